@@ -1,0 +1,101 @@
+"""Every exception that Gruppetto raises, in one tree.
+
+::
+
+    GruppettoError
+    ├── UserError             you can fix it: the message says what, where and how     (exit 2)
+    │   ├── SettingError      a setting is unknown, impossible or contradicts another
+    │   ├── DataError         a corpus, tokenizer or file cannot be used as asked
+    │   ├── LayoutError       a model does not match the layout of the run
+    │   ├── StateError        a state directory or checkpoint cannot be used as asked
+    │   └── AddressError      an address cannot be listened on, or is not a syncer
+    ├── ProtocolError         the other side said something that it may not say
+    │   └── Refused           the syncer refused us by name; ``reason`` tells why
+    ├── ConnectionLost        the link is down; retried by itself unless asked otherwise
+    └── RunFailed             a run stopped before its end                              (exit 1)
+
+Our own mistakes are assertions, never one of these.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AddressError",
+    "ConnectionLost",
+    "DataError",
+    "GruppettoError",
+    "LayoutError",
+    "ProtocolError",
+    "Refused",
+    "RunFailed",
+    "SettingError",
+    "StateError",
+    "UserError",
+]
+
+
+class GruppettoError(Exception):
+    """The root of everything that Gruppetto raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(GruppettoError, ValueError):
+    """A mistake that the user can fix.
+
+    One line: what is wrong, where, and the fix.
+
+    >>> print(UserError("num_learners is 0", where="run.toml: run.num_learners", fix="use 1 or more"))
+    run.toml: run.num_learners: num_learners is 0; use 1 or more
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(f"{where + ': ' if where else ''}{what}{'; ' + fix if fix else ''}")
+
+
+class SettingError(UserError):
+    """A setting is unknown, impossible or contradicts another."""
+
+
+class DataError(UserError):
+    """A corpus, tokenizer or data file cannot be used as asked."""
+
+
+class LayoutError(UserError):
+    """A model does not match the layout that the run is made of."""
+
+
+class StateError(UserError):
+    """A state directory or a checkpoint cannot be used as asked."""
+
+
+class AddressError(UserError):
+    """An address cannot be listened on, cannot be reached, or is not a syncer."""
+
+
+class ProtocolError(GruppettoError):
+    """A peer said something that the protocol does not allow."""
+
+
+class Refused(ProtocolError):
+    """The syncer refused this learner.
+
+    ``reason`` is one of the names in :class:`gruppetto.protocol.messages.RefusalReason`; the text says what to do.
+    """
+
+    exit_code = 2
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason, self.text = reason, text
+        super().__init__(f"refused by the syncer ({reason}): {text}")
+
+
+class ConnectionLost(GruppettoError):
+    """The link to the syncer is down."""
+
+
+class RunFailed(GruppettoError):
+    """A run stopped before its end."""
