@@ -1,0 +1,192 @@
+"""What a core decides, for its shell to carry out, in the order given.
+
+The order rule of the syncer: ``TakeOuterStep`` → ``Persist`` → ``Publish``. A shell starts one only after the completion
+event of the one before has been fed back, so what a learner has seen always survives the syncer (section 9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    ApplyMode,
+    Deferred,
+    FromSyncer,
+    Goodbye,
+    Progress,
+    RejectionReason,
+)
+from gruppetto.protocol.state import SyncerState
+from gruppetto.protocol.units import Fragment, LearnerId, Round, Version
+
+__all__ = [
+    "Alarm",
+    "AlarmKind",
+    "Apply",
+    "Drop",
+    "Fold",
+    "LearnerAction",
+    "MemberChanged",
+    "Persist",
+    "Publish",
+    "Pull",
+    "QuorumMet",
+    "RoundClosed",
+    "Seed",
+    "Send",
+    "SyncerAction",
+    "TakeOuterStep",
+    "TakeSnapshot",
+]
+
+
+class AlarmKind(StrEnum):
+    """What an operator should know about. Each has a plain text with its cause and what to do."""
+
+    QUORUM_SHORT = "quorum-short"
+    ANSWERS_SHORT = "answers-short"
+    ZERO_UPDATE = "zero-update"
+    NOT_FINITE = "not-finite"
+    PERSIST_FAILED = "persist-failed"
+    ONE_LEARNER = "one-learner"
+
+
+# ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Hand a message to one learner's control connection. ``session`` names the process when it has no member yet."""
+
+    to: LearnerId
+    session: str
+    message: FromSyncer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """Fold an admitted contribution into the running merge of its fragment. Cannot be taken back."""
+
+    round: Round
+    fragment: Fragment
+    learner: LearnerId
+    weight: float
+    """w = c_tokens² / c_steps (section 4), not normalised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Throw the bytes of a contribution away: it is not merged. The learner is told in a ``Send``."""
+
+    round: Round
+    fragment: Fragment
+    learner: LearnerId
+    reason: RejectionReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOuterStep:
+    """Close the running merges of these fragments and take one outer step on each."""
+
+    round: Round
+    fragments: tuple[Fragment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Make ``state`` and the new value of ``fragments`` durable, all or nothing."""
+
+    round: Round
+    fragments: tuple[Fragment, ...]
+    state: SyncerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Make the new values readable, and announce them to these learners, contributors or not."""
+
+    to: tuple[LearnerId, ...]
+    message: Announcement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumMet:
+    """For the record: round t has its quorum and asks."""
+
+    round: Round
+    quorum_s: float
+    """Seconds that the round waited for its quorum (ξ_quorum of this round)."""
+    at_clock: int
+    """Live learners at or beyond clock t."""
+    live: int
+    grace_s: float
+    """The grace window opened for this round (ξ_grace); 0 while it is unknown or off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundClosed:
+    """For the record: which round closed, why, and with whom."""
+
+    round: Round
+    why: str
+    participants: tuple[LearnerId, ...]
+    """Learners whose contribution to at least one fragment of the round is merged."""
+    live: int
+    grace_spent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberChanged:
+    """For the record: a learner joined, came back, went away, left or was replaced."""
+
+    learner: LearnerId
+    state: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """For the record and for the operator."""
+
+    kind: AlarmKind
+    text: str
+
+
+# ── a learner ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """Upload the initial weights, all fragments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """Download this version of a global fragment. A newer one asked for later replaces it."""
+
+    fragment: Fragment
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply:
+    """Put an arrived global fragment into the model, now, and remember it as the base."""
+
+    fragment: Fragment
+    version: Version
+    mode: ApplyMode
+    blend_alpha: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeSnapshot:
+    """Copy these fragments of the model to host memory, now. They replace the snapshots of the last boundary."""
+
+    fragments: tuple[Fragment, ...]
+
+
+SyncerAction = Send | Fold | Drop | TakeOuterStep | Persist | Publish | QuorumMet | RoundClosed | MemberChanged | Alarm
+LearnerAction = Answer | Deferred | Progress | Goodbye | Seed | Pull | Apply | TakeSnapshot

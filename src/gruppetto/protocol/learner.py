@@ -1,0 +1,393 @@
+"""A learner's core: it never waits, neither for other learners nor for the syncer (section 2).
+
+The shell calls :meth:`LearnerCore.step` from its training loop (``StepStarted``, ``StepDone``) and from its network side (all
+other events), one call at a time. At a boundary the actions come in the order in which they have to be carried out: apply
+what has arrived, take the snapshots, answer what is owed, report progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Seed, TakeSnapshot
+from gruppetto.protocol.events import Arrived, Boundary, LearnerEvent, LinkDown, StepDone, StepStarted
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    Applied,
+    ApplyMode,
+    Ask,
+    Begin,
+    Deferred,
+    Goodbye,
+    Hello,
+    Progress,
+    Refusal,
+    Rejection,
+    Welcome,
+)
+from gruppetto.protocol.schedule import Schedule
+from gruppetto.protocol.units import NEVER, Epoch, Fragment, Incarnation, LearnerId, Round, Version
+
+__all__ = ["FragmentState", "LearnerCore", "LearnerState"]
+
+
+@dataclass(slots=True, kw_only=True)
+class FragmentState:
+    """What a learner knows of one fragment."""
+
+    version: Version = NEVER
+    """The version of its base."""
+    steps: int = 0
+    """c_steps: inner steps since the fragment was last received."""
+    tokens: int = 0
+    """c_tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerState:
+    """What a learner's checkpoint must hold of its core."""
+
+    run_id: str
+    clock: int
+    newest_round: Round
+    fragments: tuple[tuple[Version, int, int], ...]
+    """(base version, c_steps, c_tokens) of each fragment."""
+    steps: int
+    tokens: int
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mark:
+    """The counters that belong to a snapshot."""
+
+    base_version: Version
+    steps: int
+    tokens: int
+    total_tokens: int
+    cursor: int
+
+
+class LearnerCore:
+    """Decides what a learner snapshots, answers, pulls and applies.
+
+    ``step`` takes one event at time ``now`` (seconds, never decreasing). Deterministic, no tensors. ``clock`` is the Lamport stamp of the step in progress or just done; ``newest_round``
+    the newest round it has observed, which also indexes learning-rate schedules.
+    """
+
+    def __init__(self, learner: LearnerId, *, session: str, layout_hash: str) -> None:
+        self.learner, self.session, self.layout_hash = learner, session, layout_hash
+        self.run_id = ""
+        self.epoch, self.incarnation = Epoch(0), Incarnation(0)
+        self.clock = 0
+        self.newest_round = Round(0)
+        self.rounds: Round | None = None
+        self.slot, self.cursor = 0, 0
+        self.steps, self.tokens = 0, 0
+        self.fragments: list[FragmentState] = []
+        self.linked = False
+        """Welcomed, and the link has not closed since."""
+        self.begun = False
+        self.finished = False
+        self.refusal: Refusal | None = None
+        self.rejections: dict[str, int] = {}
+        self._schedule: Schedule | None = None
+        self._window, self._apply, self._alpha = 0, ApplyMode.OVERWRITE, 0.0
+        self.step_s = 0.0
+        """Seconds that the last step took."""
+        self._started_at: float | None = None
+        self._arrived: dict[Fragment, Version] = {}
+        self._wanted: dict[Fragment, Version] = {}
+        self._marks: dict[Fragment, _Mark] = {}
+        self._sent: dict[Fragment, tuple[Round, _Mark]] = {}
+        self._owed: dict[Fragment, Round] = {}
+        self._out: list[LearnerAction] = []
+
+    # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hello(self) -> Hello:
+        """What to say first on every connection."""
+        return Hello(
+            learner=self.learner,
+            session=self.session,
+            layout_hash=self.layout_hash,
+            run_id=self.run_id,
+            incarnation=self.incarnation,
+            versions=tuple(f.version for f in self.fragments),
+            can_seed=not self.fragments or all(f.version == NEVER for f in self.fragments),
+        )
+
+    def goodbye(self) -> Goodbye:
+        """What to say last."""
+        return Goodbye(learner=self.learner, incarnation=self.incarnation)
+
+    def step(self, now: float, event: LearnerEvent) -> list[LearnerAction]:
+        """Take in one event; return the actions it leads to, in order."""
+        self._out = []
+        handler: Callable[[float, LearnerEvent], None] = _HANDLERS[type(event)].__get__(self)
+        handler(now, event)
+        return self._out
+
+    @property
+    def ready(self) -> bool:
+        """It holds the global weights and training has begun: the first step may be made."""
+        return self.begun and self.synchronised
+
+    @property
+    def synchronised(self) -> bool:
+        """It has received every fragment at least once."""
+        return bool(self.fragments) and all(f.version != NEVER for f in self.fragments)
+
+    @property
+    def run_ahead(self) -> int:
+        """How many steps it is past the newest round it has observed."""
+        return max(0, self.clock - self.newest_round)
+
+    def snapshot(self) -> LearnerState:
+        """What a checkpoint must hold."""
+        return LearnerState(
+            run_id=self.run_id,
+            clock=self.clock,
+            newest_round=self.newest_round,
+            fragments=tuple((f.version, f.steps, f.tokens) for f in self.fragments),
+            steps=self.steps,
+            tokens=self.tokens,
+            cursor=self.cursor,
+        )
+
+    def restore(self, state: LearnerState) -> None:
+        """Go on from a checkpoint, before the first Welcome.
+
+        Base versions are kept, so only what has changed since is pulled. The work since those bases belonged to an earlier
+        life, whose account is closed: the counters start at zero.
+        """
+        assert not self.linked, "restore before connecting"
+        self.run_id = state.run_id
+        self.clock, self.newest_round = state.clock, state.newest_round
+        self.fragments = [FragmentState(version=version) for version, _, _ in state.fragments]
+        self.cursor = state.cursor
+
+    # ── from the syncer ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_welcome(self, now: float, welcome: Welcome) -> None:
+        newborn = welcome.incarnation != self.incarnation
+        self.run_id, self.epoch, self.incarnation = welcome.run_id, welcome.epoch, welcome.incarnation
+        self.rounds = welcome.rounds
+        self._schedule = Schedule(num_fragments=welcome.num_fragments, sync_period=welcome.sync_period)
+        self._window, self._apply, self._alpha = welcome.snapshot_window, welcome.apply, welcome.blend_alpha
+        if not self.fragments:
+            self.fragments = [FragmentState() for _ in range(welcome.num_fragments)]
+        if newborn:
+            # A new life has a new account: totals start at zero, and its data starts at the durable cursor.
+            self.steps, self.tokens = 0, 0
+            self.slot, self.cursor = welcome.slot, welcome.cursor
+            for fragment in self.fragments:
+                fragment.steps = fragment.tokens = 0
+            self._marks.clear()
+        self.linked = True
+        self.begun = self.begun or welcome.begun
+        self.newest_round = max(self.newest_round, welcome.round)
+        self.clock = max(self.clock, welcome.round)
+        # What was asked or on its way before the link broke is asked for again.
+        self._owed.clear()
+        self._wanted.clear()
+        if welcome.seed:
+            self._out.append(Seed())
+        for p, version in enumerate(welcome.versions):
+            self._want(Fragment(p), version)
+        if self.synchronised:
+            self._report(())
+
+    def _on_refusal(self, now: float, refusal: Refusal) -> None:
+        self.linked, self.refusal = False, refusal
+
+    def _on_begin(self, now: float, begin: Begin) -> None:
+        if begin.epoch == self.epoch:
+            self.begun = True
+
+    def _on_ask(self, now: float, ask: Ask) -> None:
+        if ask.epoch != self.epoch or not self.linked:
+            return
+        late = []
+        for fragment in ask.fragments:
+            if not 0 <= fragment < len(self.fragments):
+                continue
+            if fragment in self._marks:
+                self._answer(ask.round, fragment)
+            else:
+                self._owed[fragment] = ask.round
+                late.append(fragment)
+        if late:
+            self._out.append(
+                Deferred(
+                    learner=self.learner,
+                    incarnation=self.incarnation,
+                    epoch=self.epoch,
+                    round=ask.round,
+                    expected_s=self._to_boundary_s(now),
+                )
+            )
+
+    def _on_rejection(self, now: float, rejection: Rejection) -> None:
+        if rejection.epoch == self.epoch:
+            self.rejections[rejection.reason.value] = self.rejections.get(rejection.reason.value, 0) + 1
+
+    def _on_announcement(self, now: float, news: Announcement) -> None:
+        if news.epoch != self.epoch:
+            return
+        self.newest_round = max(self.newest_round, news.round)
+        self.finished = self.finished or news.finished
+        for fragment, version in news.versions:
+            self._want(fragment, version)
+
+    def _on_link_down(self, now: float, event: LinkDown) -> None:
+        self.linked = False
+        self._owed.clear()
+        self._wanted.clear()
+
+    def _on_arrived(self, now: float, event: Arrived) -> None:
+        if not 0 <= event.fragment < len(self.fragments):
+            return
+        newest = max(self._arrived.get(event.fragment, NEVER), self.fragments[event.fragment].version)
+        if event.version > newest:
+            self._arrived[event.fragment] = event.version
+        if self._wanted.get(event.fragment, NEVER) <= event.version:
+            self._wanted.pop(event.fragment, None)
+
+    # ── from the training loop ───────────────────────────────────────────────────────────────────────────────────
+
+    def _on_step_started(self, now: float, event: StepStarted) -> None:
+        # Stamped at the start: stamped at the end, M staggered learners would drive the syncer up to M times too fast.
+        self.clock = 1 + max(self.clock, self.newest_round)
+        self._started_at = now
+
+    def _on_step_done(self, now: float, event: StepDone) -> None:
+        self.steps += 1
+        self.tokens += event.tokens
+        self.cursor = event.cursor
+        if self._started_at is not None:
+            self.step_s, self._started_at = now - self._started_at, None
+        for fragment in self.fragments:
+            fragment.steps += 1
+            fragment.tokens += event.tokens
+        self._at_boundary()
+
+    def _on_boundary(self, now: float, event: Boundary) -> None:
+        self._at_boundary()
+
+    def _at_boundary(self) -> None:
+        applied = tuple(self._apply_arrived(fragment) for fragment in sorted(self._arrived))
+        self._arrived.clear()
+        self._take_snapshots()
+        for fragment in sorted(self._owed):
+            if self.fragments[fragment].version >= self._owed[fragment]:
+                del self._owed[fragment]  # the round closed without us and its result is here
+            elif fragment in self._marks:
+                self._answer(self._owed.pop(fragment), fragment)
+        if self.incarnation:
+            self._report(applied)
+
+    def _apply_arrived(self, fragment: Fragment) -> Applied:
+        version, state = self._arrived[fragment], self.fragments[fragment]
+        sent_round, mark = self._sent.pop(fragment, (Round(-1), None))
+        mode = self._apply
+        if state.version == NEVER or (mode is ApplyMode.CARRY and (mark is None or int(sent_round) != version)):
+            mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
+        kept_steps, kept_tokens = 0, 0
+        if mode is ApplyMode.CARRY and mark is not None:
+            kept_steps, kept_tokens = state.steps - mark.steps, state.tokens - mark.tokens
+        state.version, state.steps, state.tokens = version, kept_steps, kept_tokens
+        self._marks.pop(fragment, None)
+        self._out.append(Apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
+        return Applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
+
+    def _take_snapshots(self) -> None:
+        """Copy what can be asked for next: the fragments of rounds c … c + W − 1, and those already owed."""
+        self._marks.clear()
+        if self._schedule is None:
+            return
+        first = Round(max(self.clock, self.newest_round + 1))
+        likely = set(self._schedule.due_within(first, self._window)) | set(self._owed)
+        # A snapshot without a step since its base carries no work: answering it would be refused.
+        useful = tuple(sorted(p for p in likely if self.fragments[p].steps > 0))
+        for p in useful:
+            state = self.fragments[p]
+            self._marks[p] = _Mark(
+                base_version=state.version,
+                steps=state.steps,
+                tokens=state.tokens,
+                total_tokens=self.tokens,
+                cursor=self.cursor,
+            )
+        if useful:
+            self._out.append(TakeSnapshot(fragments=useful))
+
+    def _to_boundary_s(self, now: float) -> float:
+        """How far the next boundary is, if this step takes as long as the last."""
+        return self.step_s if self._started_at is None else max(0.0, self._started_at + self.step_s - now)
+
+    # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _want(self, fragment: Fragment, version: Version) -> None:
+        """Pull a version unless it, or a newer one, is held, here, or already on its way."""
+        if not 0 <= fragment < len(self.fragments):
+            return
+        have = max(
+            self.fragments[fragment].version,
+            self._arrived.get(fragment, NEVER),
+            self._wanted.get(fragment, NEVER),
+        )
+        if version > have:
+            self._wanted[fragment] = version
+            self._out.append(Pull(fragment=fragment, version=version))
+
+    def _answer(self, round: Round, fragment: Fragment) -> None:
+        mark = self._marks[fragment]
+        self._sent[fragment] = (round, mark)
+        self._out.append(
+            Answer(
+                learner=self.learner,
+                incarnation=self.incarnation,
+                epoch=self.epoch,
+                round=round,
+                fragment=fragment,
+                base_version=mark.base_version,
+                steps=mark.steps,
+                tokens=mark.tokens,
+                total_tokens=mark.total_tokens,
+                cursor=mark.cursor,
+                layout_hash=self.layout_hash,
+            )
+        )
+
+    def _report(self, applied: tuple[Applied, ...]) -> None:
+        self._out.append(
+            Progress(
+                learner=self.learner,
+                incarnation=self.incarnation,
+                epoch=self.epoch,
+                clock=self.clock,
+                step_s=self.step_s,
+                steps=self.steps,
+                tokens=self.tokens,
+                cursor=self.cursor,
+                applied=applied,
+            )
+        )
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    Welcome: LearnerCore._on_welcome,
+    Refusal: LearnerCore._on_refusal,
+    Begin: LearnerCore._on_begin,
+    Ask: LearnerCore._on_ask,
+    Rejection: LearnerCore._on_rejection,
+    Announcement: LearnerCore._on_announcement,
+    LinkDown: LearnerCore._on_link_down,
+    Arrived: LearnerCore._on_arrived,
+    StepStarted: LearnerCore._on_step_started,
+    StepDone: LearnerCore._on_step_done,
+    Boundary: LearnerCore._on_boundary,
+}

@@ -1,0 +1,185 @@
+"""Who takes part: learners, their incarnations, leases and data slots (section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gruppetto.protocol.grace import ema
+from gruppetto.protocol.messages import Hello
+from gruppetto.protocol.state import MemberState
+from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Version
+
+__all__ = ["Arrival", "Member", "MemberPhase", "Membership"]
+
+
+class MemberPhase(StrEnum):
+    """Where a learner stands."""
+
+    JOINING = "joining"
+    """Connected, but it has not yet applied the global weights."""
+    LIVE = "live"
+    """Connected, synchronised, heard of within the liveness period. Only these count for the quorum."""
+    AWAY = "away"
+    """Its link is down or its heartbeat is missing. It may come back as the same incarnation."""
+    LEFT = "left"
+    """It said goodbye."""
+
+
+class Arrival(StrEnum):
+    """What a Hello turned out to be."""
+
+    NEW = "new"
+    RETURNED = "returned"
+    """The same process, after a lost link or a restart of the syncer."""
+    REBORN = "reborn"
+    """A new process under a known name; the old incarnation is fenced off."""
+    SUPERSEDED = "superseded"
+    """An old process whose name has been taken by a newer one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """What the syncer knows of one learner."""
+
+    learner: LearnerId
+    session: str
+    incarnation: Incarnation
+    slot: int
+    phase: MemberPhase = MemberPhase.JOINING
+    clock: int = 0
+    step_s: float | None = None
+    """Moving average of the reported step times."""
+    steps: int = 0
+    last_heard: float = 0.0
+    connected: bool = True
+    ready_since: float | None = None
+    versions: dict[Fragment, Version] = field(default_factory=dict)
+    """The newest version it reported as applied, per fragment."""
+
+    def is_live(self) -> bool:
+        return self.phase is MemberPhase.LIVE
+
+    def heard(self, now: float) -> None:
+        self.last_heard = max(self.last_heard, now)
+
+    def took_step(self, step_s: float, factor: float) -> None:
+        if step_s > 0:
+            self.step_s = ema(self.step_s, step_s, factor)
+
+    def has_synchronised(self, num_fragments: int) -> bool:
+        """It has applied some version of every fragment."""
+        return all(self.versions.get(Fragment(p), NEVER) != NEVER for p in range(num_fragments))
+
+
+class Membership:
+    """All learners of a run, by name. Iterates in sorted order."""
+
+    def __init__(self, *, num_slots: int, max_learners: int) -> None:
+        self._members: dict[LearnerId, Member] = {}
+        self._num_slots = num_slots
+        self._max_learners = max_learners
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(sorted(self._members.values(), key=lambda m: m.learner))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, learner: LearnerId) -> Member | None:
+        return self._members.get(learner)
+
+    def current(self, learner: LearnerId, incarnation: Incarnation) -> Member | None:
+        """The member, if ``incarnation`` is its present life and it has not left."""
+        member = self._members.get(learner)
+        if member is None or member.incarnation != incarnation or member.phase is MemberPhase.LEFT:
+            return None
+        return member
+
+    def live(self) -> list[Member]:
+        return [m for m in self if m.is_live()]
+
+    def connected(self) -> list[Member]:
+        return [m for m in self if m.connected and m.phase is not MemberPhase.LEFT]
+
+    def recognise(self, hello: Hello) -> Arrival:
+        """Tell a newcomer, a returning process, a new process under a known name and a superseded one apart."""
+        member = self._members.get(hello.learner)
+        if member is None:
+            return Arrival.NEW
+        if member.session == hello.session:
+            return Arrival.RETURNED
+        if 0 < hello.incarnation <= member.incarnation and hello.run_id:
+            return Arrival.SUPERSEDED
+        return Arrival.REBORN
+
+    def admit(self, hello: Hello, now: float) -> Member | None:
+        """Take a NEW or REBORN learner in; None when all places or data slots are taken."""
+        old = self._members.get(hello.learner)
+        if old is None and len(self._members) >= self._max_learners and not self._forget_one():
+            return None
+        slot = old.slot if old is not None and old.phase is not MemberPhase.LEFT else self._free_slot(old)
+        if slot is None:
+            return None
+        member = Member(
+            learner=hello.learner,
+            session=hello.session,
+            incarnation=Incarnation(old.incarnation + 1 if old else 1),
+            slot=slot,
+            last_heard=now,
+        )
+        self._members[hello.learner] = member
+        return member
+
+    def expire(self, now: float, liveness_s: float) -> list[Member]:
+        """Learners whose lease ran out just now."""
+        expired = [
+            m for m in self if m.phase in (MemberPhase.LIVE, MemberPhase.JOINING) and now - m.last_heard >= liveness_s
+        ]
+        for member in expired:
+            member.phase = MemberPhase.AWAY
+        return expired
+
+    def next_expiry(self, liveness_s: float) -> float | None:
+        leases = [m.last_heard + liveness_s for m in self if m.phase in (MemberPhase.LIVE, MemberPhase.JOINING)]
+        return min(leases, default=None)
+
+    def to_state(self) -> tuple[MemberState, ...]:
+        return tuple(
+            MemberState(
+                learner=m.learner,
+                session=m.session,
+                incarnation=m.incarnation,
+                slot=None if m.phase is MemberPhase.LEFT else m.slot,
+                gone=m.phase is MemberPhase.LEFT,
+            )
+            for m in self
+        )
+
+    def restore(self, states: Iterable[MemberState]) -> None:
+        """Everybody is away until they dial in again."""
+        for s in states:
+            self._members[s.learner] = Member(
+                learner=s.learner,
+                session=s.session,
+                incarnation=s.incarnation,
+                slot=s.slot if s.slot is not None else 0,
+                phase=MemberPhase.LEFT if s.gone else MemberPhase.AWAY,
+                connected=False,
+            )
+
+    def _free_slot(self, old: Member | None) -> int | None:
+        """A returning name gets its old slot if that is still free, so that it goes on where it left off."""
+        taken = {m.slot for m in self._members.values() if m.phase is not MemberPhase.LEFT}
+        if old is not None and old.slot not in taken:
+            return old.slot
+        return next((slot for slot in range(self._num_slots) if slot not in taken), None)
+
+    def _forget_one(self) -> bool:
+        """Drop the oldest name that has left, to make room for a new one."""
+        for member in sorted(self._members.values(), key=lambda m: (m.last_heard, m.learner)):
+            if member.phase is MemberPhase.LEFT:
+                del self._members[member.learner]
+                return True
+        return False

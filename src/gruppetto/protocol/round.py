@@ -1,0 +1,80 @@
+"""The one round that is open at a time: who was asked, who answered, who is still waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gruppetto.protocol.membership import Member
+from gruppetto.protocol.quorum import Verdict
+from gruppetto.protocol.units import Fragment, LearnerId, Round
+
+__all__ = ["OpenRound", "Phase"]
+
+
+class Phase(StrEnum):
+    """Where the syncer stands."""
+
+    SEEDING = "seeding"
+    """No weights yet; the first learner has been asked for its own."""
+    STARTING = "starting"
+    """Waiting for enough ready learners to begin."""
+    QUORUM = "quorum"
+    """Waiting until K learners have reached the round."""
+    GRACE = "grace"
+    """Asked; taking answers."""
+    MERGING = "merging"
+    PERSISTING = "persisting"
+    PUBLISHING = "publishing"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRound:
+    """Round t from its opening to its publication."""
+
+    round: Round
+    due: tuple[Fragment, ...]
+    opened_at: float
+    asked_at: float | None = None
+    grace_s: float = 0.0
+    closed_at: float | None = None
+    closing: Verdict | None = None
+    """Why it closes; final once given."""
+    asked: set[LearnerId] = field(default_factory=set)
+    admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)
+    """Tokens booked as merged, per admitted contribution."""
+    rejected: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
+    expected_at: dict[LearnerId, float] = field(default_factory=dict)
+    """When a learner that deferred will be at its next step boundary, by its own word."""
+    folding: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
+
+    def answers(self) -> int:
+        """Admitted contributions of the fragment that has the fewest."""
+        per_fragment = dict.fromkeys(self.due, 0)
+        for _, fragment in self.admitted:
+            per_fragment[fragment] += 1
+        return min(per_fragment.values(), default=0)
+
+    def participants(self) -> tuple[LearnerId, ...]:
+        return tuple(sorted({learner for learner, _ in self.admitted}))
+
+    def tokens_of(self, learner: LearnerId) -> int:
+        return sum(tokens for (name, _), tokens in self.admitted.items() if name == learner)
+
+    def has_settled(self, learner: LearnerId) -> bool:
+        """All its contributions are in, or refused."""
+        return all((learner, p) in self.admitted or (learner, p) in self.rejected for p in self.due)
+
+    def waited_for(self, live: Iterable[Member]) -> int:
+        """Live learners that may still answer in time. One whose own step time says it cannot is not waited for."""
+        assert self.asked_at is not None
+        deadline = self.asked_at + self.grace_s
+        return sum(
+            1
+            for m in live
+            if m.learner in self.asked
+            and not self.has_settled(m.learner)
+            and self.expected_at.get(m.learner, deadline) <= deadline
+        )

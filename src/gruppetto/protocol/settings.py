@@ -1,0 +1,161 @@
+"""What a run may be told about its protocol, with the defaults of the algorithm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from gruppetto.errors import SettingError
+from gruppetto.protocol.messages import ApplyMode
+from gruppetto.protocol.schedule import Schedule
+
+__all__ = ["ProtocolSetting"]
+
+MAX_LEARNERS = 4096
+"""A bound on membership, so that no stream of fresh names can fill the syncer's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolSetting:
+    """The protocol's dials. Every impossible value is refused with the fix.
+
+    >>> ProtocolSetting(min_quorum=5, num_learners=4)
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.SettingError: run.min_quorum: min_quorum is 5 but num_learners is 4; use 4 or less, or add learners
+    """
+
+    num_learners: int = 1
+    """M, the learners expected. More may join, fewer may come: only the quorum is needed."""
+    num_fragments: int = 24
+    """P. Lowered with a notice when the model has fewer tensors."""
+    sync_period: int = 24
+    """H: rounds between two synchronisations of one fragment."""
+    overlap_steps: int = 2
+    """τ: inner steps during which a fragment may be in flight without costing anyone anything."""
+    min_quorum: int = 1
+    """K: the smallest number of learners that may close a round."""
+    rounds: int | None = None
+    """T, the last round; None for a run without an end."""
+    grace: bool = True
+    """The adaptive grace window. K = 1 without it is known to harm quality."""
+    grace_factor: float = 0.8
+    """γ: the share of the predicted slack that a round may spend waiting for more answers."""
+    ema_factor: float = 0.1
+    """Weight of the newest sample in the moving averages of the measured durations."""
+    when_short: Literal["wait", "degrade"] = "wait"
+    """With fewer than K learners alive: wait with an alarm, or go on with those alive."""
+    stale: Literal["reject", "accept"] = "reject"
+    """A contribution whose base is not the current version: reject it, or accept it up to H rounds late."""
+    snapshot_window: int = 2
+    """W: the fragments of this many coming rounds are copied at every boundary. 0: answer at the next boundary."""
+    apply: ApplyMode = ApplyMode.OVERWRITE
+    blend_alpha: float = 0.5
+    """α of ``apply = "blend"``: the share that stays local."""
+    liveness_s: float = 10.0
+    """A learner without a heartbeat for this long is not live. The one time-out; all else is measured."""
+    start_learners: int | None = None
+    """Training begins when this many are ready; None: the quorum is enough."""
+    start_timeout_s: float = 60.0
+    """... or when the first has been ready for this long and the quorum is there."""
+    num_slots: int | None = None
+    """Data slots, leased to learners; None: twice the learners expected, 16 at least. Spare ones serve late joiners."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not field.name.startswith("_"):
+                self._check_kind(field.name)
+        Schedule(num_fragments=self.num_fragments, sync_period=self.sync_period)
+        at_least_one = ("num_learners", "min_quorum", "rounds", "start_learners", "num_slots")
+        for name in at_least_one:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} is {value}", where=f"run.{name}", fix="use 1 or more")
+        if self.num_learners > MAX_LEARNERS:
+            raise SettingError(
+                f"num_learners is {self.num_learners}", where="run.num_learners", fix=f"use at most {MAX_LEARNERS}"
+            )
+        if self.min_quorum > self.num_learners:
+            raise SettingError(
+                f"min_quorum is {self.min_quorum} but num_learners is {self.num_learners}",
+                where="run.min_quorum",
+                fix=f"use {self.num_learners} or less, or add learners",
+            )
+        if self.start_learners is not None and self.start_learners > self.num_learners:
+            raise SettingError(
+                f"start_learners is {self.start_learners} but num_learners is {self.num_learners}",
+                where="run.start_learners",
+                fix=f"use {self.num_learners} or less",
+            )
+        if self.slots < self.num_learners:
+            raise SettingError(
+                f"num_slots is {self.slots} but num_learners is {self.num_learners}",
+                where="run.num_slots",
+                fix=f"use {self.num_learners} or more: every learner needs a data slot of its own",
+            )
+        for name in ("overlap_steps", "snapshot_window"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use 0 or more")
+        if self.sync_period > 1 and self.overlap_steps >= self.sync_period:
+            raise SettingError(
+                f"overlap_steps is {self.overlap_steps} but sync_period is {self.sync_period}",
+                where="run.overlap_steps",
+                fix="use less than sync_period, or each fragment is due again before it has arrived",
+            )
+        for name, low, high in (
+            ("grace_factor", 0.0, 1.0),
+            ("ema_factor", 0.0, 1.0),
+            ("blend_alpha", 0.0, 1.0),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)}", where=f"run.{name}", fix=f"use a value from {low:g} to {high:g}"
+                )
+        if self.ema_factor == 0.0:
+            raise SettingError(
+                "ema_factor is 0", where="run.ema_factor", fix="use more than 0, or nothing is ever measured"
+            )
+        for name in ("liveness_s", "start_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use more than 0 seconds"
+                )
+
+    def _check_kind(self, name: str) -> None:
+        value = getattr(self, name)
+        where = f"run.{name}"
+        match name:
+            case "when_short" | "stale" | "apply":
+                allowed = {"when_short": ("wait", "degrade"), "stale": ("reject", "accept"), "apply": tuple(ApplyMode)}[
+                    name
+                ]
+                if value not in allowed:
+                    raise SettingError(f"{name} is {value!r}", where=where, fix="use one of " + ", ".join(allowed))
+                if name == "apply":
+                    object.__setattr__(self, "apply", ApplyMode(value))
+            case "grace":
+                if not isinstance(value, bool):
+                    raise SettingError(f"{name} is {value!r}", where=where, fix="use true or false")
+            case "grace_factor" | "ema_factor" | "blend_alpha" | "liveness_s" | "start_timeout_s":
+                if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                    raise SettingError(f"{name} is {value!r}", where=where, fix="use a finite number")
+            case "rounds" | "start_learners" | "num_slots" if value is None:
+                pass
+            case _:
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise SettingError(f"{name} is {value!r}", where=where, fix="use a whole number")
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(num_fragments=self.num_fragments, sync_period=self.sync_period)
+
+    @property
+    def slots(self) -> int:
+        """The number of data slots, resolved."""
+        return self.num_slots if self.num_slots is not None else max(16, 2 * self.num_learners)
+
+    @property
+    def to_begin(self) -> int:
+        """Ready learners that let training begin at once."""
+        return max(self.min_quorum, self.start_learners or 0)
