@@ -1,0 +1,179 @@
+"""What the syncer does with a merged outer gradient: the outer optimizers (paper, outer optimization).
+
+Each is an ``(init, update)`` pair of pure functions, the definition, and a ``step`` that does the same in
+place, in one pass over the running merge. All arithmetic is float32, so both give the same bits.
+
+>>> import numpy as np
+>>> theta, delta = np.float32([1.0, 2.0]), np.float32([0.5, -0.5])
+>>> nesterov = OUTER_OPTIMIZERS["nesterov"]
+>>> theta, state = nesterov.update(delta, nesterov.init(theta), theta, 0.4, 0.9)
+>>> theta
+array([0.62, 2.38], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gruppetto.errors import SettingError
+from gruppetto.numerics import kernels
+from gruppetto.numerics.kernels import Float32
+
+__all__ = ["OUTER_OPTIMIZERS", "OUTER_PRESETS", "OuterOptimizer", "OuterSetting", "OuterState", "choose_outer"]
+
+OuterState = tuple[Float32, ...]
+"""The optimizer's memory of one fragment: arrays of its shape, as many as the optimizer needs."""
+
+Int64 = NDArray[np.int64]
+
+FEW_OUTER_STEPS = 100
+"""Below about this many outer steps a fragment (T/H) less momentum is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterOptimizer:
+    """One outer optimizer.
+
+    ``init(theta)`` → state; ``update(delta, state, theta, lr, momentum)`` → (theta′, state′), both pure;
+    ``step(total, starts, stops, scales, theta, state, lr, momentum)`` → (‖what was taken off Θ‖², ‖Θ′‖²) in place, with
+    Δ = scales[piece] · total.
+    """
+
+    name: str
+    init: Callable[[Float32], OuterState]
+    update: Callable[[Float32, OuterState, Float32, float, float], tuple[Float32, OuterState]]
+    step: Callable[[Float32, Int64, Int64, Float32, Float32, OuterState, float, float], tuple[float, float]]
+
+
+def _nesterov_init(theta: Float32) -> OuterState:
+    return (np.zeros_like(theta),)
+
+
+def _nesterov_update(
+    delta: Float32, state: OuterState, theta: Float32, lr: float, momentum: float
+) -> tuple[Float32, OuterState]:
+    """b ← μ·b + Δ; Θ ← Θ − η·(Δ + μ·b)."""
+    (b,) = state
+    b = momentum * b + delta
+    ahead: Float32 = momentum * b
+    return theta - lr * (delta + ahead), (b,)
+
+
+def _nesterov_step(
+    total: Float32,
+    starts: Int64,
+    stops: Int64,
+    scales: Float32,
+    theta: Float32,
+    state: OuterState,
+    lr: float,
+    momentum: float,
+) -> tuple[float, float]:
+    (b,) = state
+    return kernels.nesterov_step(total, starts, stops, scales, theta, b, np.float32(lr), np.float32(momentum))
+
+
+def _sgd_init(theta: Float32) -> OuterState:
+    return ()
+
+
+def _sgd_update(
+    delta: Float32, state: OuterState, theta: Float32, lr: float, momentum: float
+) -> tuple[Float32, OuterState]:
+    """Θ ← Θ − η·Δ."""
+    return theta - lr * delta, ()
+
+
+def _sgd_step(
+    total: Float32,
+    starts: Int64,
+    stops: Int64,
+    scales: Float32,
+    theta: Float32,
+    state: OuterState,
+    lr: float,
+    momentum: float,
+) -> tuple[float, float]:
+    return kernels.sgd_step(total, starts, stops, scales, theta, np.float32(lr))
+
+
+OUTER_OPTIMIZERS: dict[str, OuterOptimizer] = {
+    optimizer.name: optimizer
+    for optimizer in (
+        OuterOptimizer(name="nesterov", init=_nesterov_init, update=_nesterov_update, step=_nesterov_step),
+        OuterOptimizer(name="sgd", init=_sgd_init, update=_sgd_update, step=_sgd_step),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterSetting:
+    """An outer optimizer with its learning rate η and momentum μ.
+
+    Raises :class:`SettingError` for values that cannot be.
+    """
+
+    optimizer: str = "nesterov"
+    lr: float = 0.4
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OUTER_OPTIMIZERS:
+            raise SettingError(
+                f"unknown optimizer {self.optimizer!r}",
+                where="outer.optimizer",
+                fix=f"use one of {sorted(OUTER_OPTIMIZERS)}",
+            )
+        if not (math.isfinite(self.lr) and 0 < self.lr <= 10):
+            raise SettingError(f"lr is {self.lr}", where="outer.lr", fix="use more than 0 and at most 10")
+        if not 0 <= self.momentum < 1:
+            raise SettingError(f"momentum is {self.momentum}", where="outer.momentum", fix="use 0 or more, below 1")
+        if self.optimizer == "sgd" and self.momentum:
+            raise SettingError(
+                f"sgd has no momentum, but momentum is {self.momentum}",
+                where="outer.momentum",
+                fix="use 0, or the optimizer 'nesterov'",
+            )
+
+
+OUTER_PRESETS: dict[str, OuterSetting] = {
+    "paper": OuterSetting(optimizer="nesterov", lr=0.4, momentum=0.9),
+    "short": OuterSetting(optimizer="nesterov", lr=0.7, momentum=0.5),
+    "finetune": OuterSetting(optimizer="sgd", lr=1.0, momentum=0.0),
+}
+"""``paper`` for long runs, ``short`` for few outer steps, ``finetune`` takes the merge as it is."""
+
+
+def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int) -> tuple[OuterSetting, str]:
+    """The outer optimizer of a run and, in one sentence, why.
+
+    ``outer`` is "auto", the name of a preset, or a setting. "auto" goes by T/H, the number of outer steps
+    that each fragment will see (``rounds`` None: no end in sight). Raises :class:`SettingError` for an
+    unknown name.
+
+    >>> print(choose_outer("auto", rounds=600, sync_period=24)[1])
+    short (nesterov, lr 0.7, momentum 0.5): 600 rounds at H = 24 are 25 outer steps a fragment, below 100
+    """
+    assert sync_period > 0
+    if isinstance(outer, OuterSetting):
+        return outer, f"{_describe(outer)}: set explicitly"
+    if outer in OUTER_PRESETS:
+        return OUTER_PRESETS[outer], f"{outer} ({_describe(OUTER_PRESETS[outer])}): chosen by name"
+    if outer != "auto":
+        raise SettingError(f"unknown name {outer!r}", where="outer", fix=f"use auto or one of {sorted(OUTER_PRESETS)}")
+    name, why = "paper", "a run without an end has many outer steps"
+    if rounds is not None:
+        outer_steps = rounds // sync_period
+        name, side = ("short", "below") if outer_steps < FEW_OUTER_STEPS else ("paper", "not below")
+        why = f"{rounds} rounds at H = {sync_period} are {outer_steps} outer steps a fragment"
+        why += f", {side} {FEW_OUTER_STEPS}"
+    return OUTER_PRESETS[name], f"{name} ({_describe(OUTER_PRESETS[name])}): {why}"
+
+
+def _describe(setting: OuterSetting) -> str:
+    return f"{setting.optimizer}, lr {setting.lr:g}, momentum {setting.momentum:g}"
