@@ -1,7 +1,8 @@
 """Who decides: the protocol of Decoupled DiLoCo, pure. Events in, actions out, time as an argument.
 
 Read in this order: :mod:`~gruppetto.protocol.messages` (what is said), :mod:`~gruppetto.protocol.events` and
-:mod:`~gruppetto.protocol.actions` (what happens, what to do), :mod:`~gruppetto.protocol.syncer`, :mod:`~gruppetto.protocol.learner`.
+:mod:`~gruppetto.protocol.actions` (what happens, what to do), :mod:`~gruppetto.protocol.syncer`,
+:mod:`~gruppetto.protocol.learner`.
 
 This package uses the standard library only and knows no clock, socket, thread, random number or tensor.
 """

@@ -1,7 +1,7 @@
 """What a core decides, for its shell to carry out, in the order given.
 
-The order rule of the syncer: ``TakeOuterStep`` → ``Persist`` → ``Publish``. A shell starts one only after the completion
-event of the one before has been fed back, so what a learner has seen always survives the syncer (section 9).
+The order rule of the syncer: ``TakeOuterStep`` → ``Persist`` → ``Publish``. A shell starts one only after the
+completion event of the one before has been fed back, so what a learner has seen always survives the syncer (section 9).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ ADVICE: dict[RejectionReason, str] = {
     RejectionReason.STALE_BASE: "computed against an older version; the current one is on its way",
     RejectionReason.NO_WORK: "no step since the fragment was last received",
     RejectionReason.IMPLAUSIBLE_COUNTS: "the step and token counters contradict each other; check tokens_per_step",
-    RejectionReason.NOT_FINITE: "holds NaN or infinity; lower the learning rate or clip gradients, and look at the data",
+    RejectionReason.NOT_FINITE: "holds NaN or infinity; lower the learning rate, clip gradients, look at the data",
     RejectionReason.MALFORMED: "the body was cut short, too long, or failed its checksum; look at the link",
 }
 """What each rejection means and what to do, for logs, reports and the learner's console."""

@@ -96,7 +96,8 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistFailed:
-    """A :class:`~gruppetto.protocol.actions.Persist` did not reach the disk. Nothing was published; it is tried again."""
+    """A :class:`~gruppetto.protocol.actions.Persist` did not reach the disk. Nothing was published; it is tried
+    again."""
 
     round: Round
     why: str

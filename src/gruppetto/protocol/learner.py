@@ -1,17 +1,17 @@
 """A learner's core: it never waits, neither for other learners nor for the syncer (section 2).
 
-The shell calls :meth:`LearnerCore.step` from its training loop (``StepStarted``, ``StepDone``) and from its network side (all
-other events), one call at a time. At a boundary the actions come in the order in which they have to be carried out: apply
-what has arrived, take the snapshots, answer what is owed, report progress.
+The shell calls :meth:`LearnerCore.step` from its training loop (``StepStarted``, ``StepDone``) and from its network
+side (all other events), one call at a time. At a boundary the actions come in the order in which they have to be
+carried out: apply what has arrived, take the snapshots, answer what is owed, report progress.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Seed, TakeSnapshot
 from gruppetto.protocol.events import Arrived, Boundary, LearnerEvent, LinkDown, StepDone, StepStarted
+from gruppetto.protocol.grace import ema
 from gruppetto.protocol.messages import (
     Announcement,
     Answer,
@@ -31,6 +31,10 @@ from gruppetto.protocol.schedule import Schedule
 from gruppetto.protocol.units import NEVER, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = ["FragmentState", "LearnerCore", "LearnerState"]
+
+
+STEP_EMA = 0.1
+"""Weight of the newest step in the mean step time with which the next boundary is predicted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,8 +77,9 @@ class _Mark:
 class LearnerCore:
     """Decides what a learner snapshots, answers, pulls and applies.
 
-    ``step`` takes one event at time ``now`` (seconds, never decreasing). Deterministic, no tensors. ``clock`` is the Lamport stamp of the step in progress or just done; ``newest_round``
-    the newest round it has observed, which also indexes learning-rate schedules.
+    ``step`` takes one event at time ``now`` (seconds, never decreasing). Deterministic, no tensors. ``clock`` is
+    the Lamport stamp of the step in progress or just done; ``newest_round`` the newest round it has observed, which
+    also indexes learning-rate schedules.
     """
 
     def __init__(self, learner: LearnerId, *, session: str, layout_hash: str) -> None:
@@ -97,6 +102,7 @@ class LearnerCore:
         self._window, self._apply, self._alpha = 0, ApplyMode.OVERWRITE, 0.0
         self.step_s = 0.0
         """Seconds that the last step took."""
+        self._usual_step_s: float | None = None
         self._started_at: float | None = None
         self._arrived: dict[Fragment, Version] = {}
         self._wanted: dict[Fragment, Version] = {}
@@ -126,8 +132,7 @@ class LearnerCore:
     def step(self, now: float, event: LearnerEvent) -> list[LearnerAction]:
         """Take in one event; return the actions it leads to, in order."""
         self._out = []
-        handler: Callable[[float, LearnerEvent], None] = _HANDLERS[type(event)].__get__(self)
-        handler(now, event)
+        getattr(self, _HANDLERS[type(event)])(now, event)
         return self._out
 
     @property
@@ -160,8 +165,8 @@ class LearnerCore:
     def restore(self, state: LearnerState) -> None:
         """Go on from a checkpoint, before the first Welcome.
 
-        Base versions are kept, so only what has changed since is pulled. The work since those bases belonged to an earlier
-        life, whose account is closed: the counters start at zero.
+        Base versions are kept, so only what has changed since is pulled. The work since those bases belonged to an
+        earlier life, whose account is closed: the counters start at zero.
         """
         assert not self.linked, "restore before connecting"
         self.run_id = state.run_id
@@ -269,6 +274,7 @@ class LearnerCore:
         self.cursor = event.cursor
         if self._started_at is not None:
             self.step_s, self._started_at = now - self._started_at, None
+            self._usual_step_s = ema(self._usual_step_s, self.step_s, STEP_EMA)
         for fragment in self.fragments:
             fragment.steps += 1
             fragment.tokens += event.tokens
@@ -325,8 +331,9 @@ class LearnerCore:
             self._out.append(TakeSnapshot(fragments=useful))
 
     def _to_boundary_s(self, now: float) -> float:
-        """How far the next boundary is, if this step takes as long as the last."""
-        return self.step_s if self._started_at is None else max(0.0, self._started_at + self.step_s - now)
+        """How far the next boundary is, if this step takes as long as the mean of the last ones."""
+        usual_s = self._usual_step_s or 0.0
+        return usual_s if self._started_at is None else max(0.0, self._started_at + usual_s - now)
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -378,16 +385,17 @@ class LearnerCore:
         )
 
 
-_HANDLERS: dict[type, Callable[..., None]] = {
-    Welcome: LearnerCore._on_welcome,
-    Refusal: LearnerCore._on_refusal,
-    Begin: LearnerCore._on_begin,
-    Ask: LearnerCore._on_ask,
-    Rejection: LearnerCore._on_rejection,
-    Announcement: LearnerCore._on_announcement,
-    LinkDown: LearnerCore._on_link_down,
-    Arrived: LearnerCore._on_arrived,
-    StepStarted: LearnerCore._on_step_started,
-    StepDone: LearnerCore._on_step_done,
-    Boundary: LearnerCore._on_boundary,
+# By name, so that a subclass may do one thing differently.
+_HANDLERS: dict[type, str] = {
+    Welcome: "_on_welcome",
+    Refusal: "_on_refusal",
+    Begin: "_on_begin",
+    Ask: "_on_ask",
+    Rejection: "_on_rejection",
+    Announcement: "_on_announcement",
+    LinkDown: "_on_link_down",
+    Arrived: "_on_arrived",
+    StepStarted: "_on_step_started",
+    StepDone: "_on_step_done",
+    Boundary: "_on_boundary",
 }

@@ -1,12 +1,13 @@
 """The token ledger: what became of every token that was trained on (section 10).
 
-The unit is the *fragment-token*: one token, seen by one fragment. A learner that trains on n tokens spends n of them in each
-of the P fragments; each fragment's share is then merged, discarded or lost on its own. At every moment, exactly::
+The unit is the *fragment-token*: one token, seen by one fragment. A learner that trains on n tokens spends n of
+them in each of the P fragments; each fragment's share is then merged, discarded or lost on its own. At every
+moment, exactly::
 
     consumed · P  =  merged + discarded + lost + open
 
-``open`` is what a learner has trained since it last received the fragment and nobody has merged yet. At the end of a run
-it is settled to zero.
+``open`` is what a learner has trained since it last received the fragment and nobody has merged yet. At the end of
+a run it is settled to zero.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Membership:
         self._max_learners = max_learners
 
     def __iter__(self) -> Iterator[Member]:
-        return iter(sorted(self._members.values(), key=lambda m: m.learner))
+        return iter(self._members.values())
 
     def __len__(self) -> int:
         return len(self._members)
@@ -129,13 +129,13 @@ class Membership:
             slot=slot,
             last_heard=now,
         )
-        self._members[hello.learner] = member
+        self._put(member)
         return member
 
     def expire(self, now: float, liveness_s: float) -> list[Member]:
         """Learners whose lease ran out just now."""
         expired = [
-            m for m in self if m.phase in (MemberPhase.LIVE, MemberPhase.JOINING) and now - m.last_heard >= liveness_s
+            m for m in self if m.phase in (MemberPhase.LIVE, MemberPhase.JOINING) and now >= m.last_heard + liveness_s
         ]
         for member in expired:
             member.phase = MemberPhase.AWAY
@@ -151,7 +151,7 @@ class Membership:
                 learner=m.learner,
                 session=m.session,
                 incarnation=m.incarnation,
-                slot=None if m.phase is MemberPhase.LEFT else m.slot,
+                slot=m.slot,
                 gone=m.phase is MemberPhase.LEFT,
             )
             for m in self
@@ -160,14 +160,22 @@ class Membership:
     def restore(self, states: Iterable[MemberState]) -> None:
         """Everybody is away until they dial in again."""
         for s in states:
-            self._members[s.learner] = Member(
-                learner=s.learner,
-                session=s.session,
-                incarnation=s.incarnation,
-                slot=s.slot if s.slot is not None else 0,
-                phase=MemberPhase.LEFT if s.gone else MemberPhase.AWAY,
-                connected=False,
+            phase = MemberPhase.LEFT if s.gone else MemberPhase.AWAY
+            self._put(
+                Member(
+                    learner=s.learner,
+                    session=s.session,
+                    incarnation=s.incarnation,
+                    slot=s.slot,
+                    phase=phase,
+                    connected=False,
+                )
             )
+
+    def _put(self, member: Member) -> None:
+        """Keep the names sorted at every insertion, which is rare, instead of at every look, which is not."""
+        self._members[member.learner] = member
+        self._members = dict(sorted(self._members.items()))
 
     def _free_slot(self, old: Member | None) -> int | None:
         """A returning name gets its old slot if that is still free, so that it goes on where it left off."""

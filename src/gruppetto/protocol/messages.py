@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = [
     "Announcement",
@@ -103,7 +103,7 @@ class Hello:
     layout_hash: str
     run_id: str = ""
     """The run it belongs to; empty before the first Welcome."""
-    incarnation: Incarnation = Incarnation(0)
+    incarnation: Incarnation = UNBORN
     versions: tuple[Version, ...] = ()
     """The base version it holds of each fragment; empty when it holds none."""
     can_seed: bool = True

@@ -45,14 +45,18 @@ def closing_verdict(
     moved_on: int,
     spent_s: float,
     grace_s: float,
+    grace_over: bool,
     grace_on: bool,
 ) -> Verdict:
     """The three ends of the grace window; never with fewer than K answers.
 
     ``answers``: the smallest number of admitted contributions over the round's fragments. ``waited_for``: live learners
-    that have neither answered nor said that they will be too late. ``moved_on``: live learners at clock t + 1 or beyond.
+    that have neither answered nor said that they will be too late. ``moved_on``: live learners at clock t + 1 or
+    beyond.
 
-    >>> closing_verdict(quorum=1, answers=3, waited_for=1, moved_on=0, spent_s=0.41, grace_s=0.4, grace_on=True).why
+    >>> closing_verdict(
+    ...     quorum=1, answers=3, waited_for=1, moved_on=0, spent_s=0.41, grace_s=0.4, grace_over=True, grace_on=True
+    ... ).why
     'grace spent: 0.41 s, 3 answers'
     """
     if answers < quorum:
@@ -63,6 +67,6 @@ def closing_verdict(
         return Verdict(close=True, why=f"quorum answered: {answers} answers, no grace window")
     if moved_on >= quorum:
         return Verdict(close=True, why=f"the fleet moved on: {moved_on} learners are past the round, {answers} answers")
-    if spent_s >= grace_s:
+    if grace_over:
         return Verdict(close=True, why=f"grace spent: {spent_s:.2f} s, {answers} answers")
     return Verdict(close=False, why=f"grace: {spent_s:.2f} of {grace_s:.2f} s spent, {waited_for} learners to come")

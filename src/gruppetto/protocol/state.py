@@ -17,8 +17,8 @@ class MemberState:
     learner: LearnerId
     session: str
     incarnation: Incarnation
-    slot: int | None
-    """The data slot it holds; None once it has left."""
+    slot: int
+    """The data slot it holds; once it has left, the one that it held."""
     gone: bool
     """Left, or replaced; its ledger account is closed."""
 

@@ -9,13 +9,10 @@ Read it from :meth:`SyncerCore.step` down. One round is open at a time::
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gruppetto.protocol import admission
 from gruppetto.protocol.actions import (
-    Alarm,
-    AlarmKind,
     Drop,
     Fold,
     MemberChanged,
@@ -27,6 +24,7 @@ from gruppetto.protocol.actions import (
     SyncerAction,
     TakeOuterStep,
 )
+from gruppetto.protocol.alarms import Alarms
 from gruppetto.protocol.events import (
     Folded,
     LinkLost,
@@ -59,26 +57,31 @@ from gruppetto.protocol.messages import (
     Welcome,
 )
 from gruppetto.protocol.quorum import Verdict, closing_verdict, effective_quorum, quorum_verdict
+from gruppetto.protocol.reception import refusal_for, welcome_for
 from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.settings import MAX_LEARNERS, ProtocolSetting
 from gruppetto.protocol.state import SyncerState
-from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import FIRST_EPOCH, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.protocol.weighting import contribution_weight
 
 __all__ = ["SyncerCore"]
 
 PERSIST_RETRY_S = 1.0
 """How long a failed persist waits before it is tried again."""
-SOLO_SHARE = 0.75
-"""A learner that supplies more of the recently merged tokens than this, while others live, raises an alarm."""
+
+
+# Deadlines are compared as ``now >= start + length`` everywhere, in the same floating-point form that ``wake_at`` is
+# computed in: ``now - start >= length`` may still be false at the very moment asked for, and the core would ask for it
+# again, for ever.
 
 
 class SyncerCore:
     """Decides when each round closes, who is in it and with what weight.
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing) and returns what to do. ``wake_at`` is the time
-    by which ``step(now, Tick())`` wants to be called; None when only an event can change anything. ``waiting_for`` says in
-    words what the syncer is waiting for. The core never blocks, never raises for what a peer sends, and is deterministic.
+    by which ``step(now, Tick())`` wants to be called; None when only an event can change anything. ``waiting_for``
+    says in words what the syncer is waiting for. The core never blocks, never raises for what a peer sends, and is
+    deterministic.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class SyncerCore:
         *,
         run_id: str,
         layout_hash: str,
-        epoch: Epoch = Epoch(1),
+        epoch: Epoch = FIRST_EPOCH,
         state: SyncerState | None = None,
     ) -> None:
         self.setting = setting
@@ -110,9 +113,8 @@ class SyncerCore:
         self._to_begin = setting.to_begin
         self._persist_retry_at: float | None = None
         self._persisting: tuple[Fragment, ...] = ()
-        self._raised: set[AlarmKind] = set()
-        self._recent_tokens: deque[dict[LearnerId, int]] = deque(maxlen=max(8, setting.sync_period))
         self._out: list[SyncerAction] = []
+        self._alarms = Alarms(lambda alarm: self._out.append(alarm), solo_rounds=max(8, setting.sync_period))
         if state is not None:
             self._restore(state)
 
@@ -121,8 +123,7 @@ class SyncerCore:
     def step(self, now: float, event: SyncerEvent) -> list[SyncerAction]:
         """Take in one event; return the actions it leads to, in order."""
         self._out = []
-        handler: Callable[[float, SyncerEvent], None] = _HANDLERS[type(event)].__get__(self)
-        handler(now, event)
+        getattr(self, _HANDLERS[type(event)])(now, event)
         for member in self.members.expire(now, self.setting.liveness_s):
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
         self._advance(now)
@@ -154,7 +155,14 @@ class SyncerCore:
         pass
 
     def _on_hello(self, now: float, hello: Hello) -> None:
-        refusal = self._refusal_for(hello)
+        refusal = refusal_for(
+            hello,
+            run_id=self.run_id,
+            layout_hash=self.layout_hash,
+            superseded=self.members.recognise(hello) is Arrival.SUPERSEDED,
+            finished_at=self.round if self.phase is Phase.FINISHED else None,
+            needs_weights=not self.versions and self._seeder is None,
+        )
         if refusal is not None:
             self._send(hello.learner, hello.session, refusal)
             return
@@ -265,25 +273,15 @@ class SyncerCore:
         self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
         self.round = event.round
         self.phase = Phase.PERSISTING
-        self._alarm(
-            AlarmKind.NOT_FINITE,
-            bool(event.not_finite),
-            f"round {event.round}: the merged fragments {list(event.not_finite)} are not finite and were not published; "
-            "their old value stays. Lower the outer learning rate or look for a diverging learner.",
-        )
-        self._alarm(
-            AlarmKind.ZERO_UPDATE,
-            bool(event.zero),
-            f"round {event.round}: the merged update of fragments {list(event.zero)} is zero. Are those tensors frozen, or "
-            "do the learners not train?",
-        )
+        self._alarms.not_finite(event.round, event.not_finite)
+        self._alarms.zero_update(event.round, event.zero)
         self._persist(good)
 
     def _on_persisted(self, now: float, event: Persisted) -> None:
         if self.phase is not Phase.PERSISTING or event.round != self.round:
             return
         self._persist_retry_at = None
-        self._alarm(AlarmKind.PERSIST_FAILED, False, "")
+        self._alarms.persist_failed(event.round, None)
         self.phase = Phase.PUBLISHING
         self.published = self.versions
         message = Announcement(
@@ -298,12 +296,7 @@ class SyncerCore:
         if self.phase is not Phase.PERSISTING or event.round != self.round:
             return
         self._persist_retry_at = now + PERSIST_RETRY_S
-        self._alarm(
-            AlarmKind.PERSIST_FAILED,
-            True,
-            f"round {event.round} could not be made durable: {event.why}. Nothing was published; learners train on. Trying "
-            f"again every {PERSIST_RETRY_S:g} s: free disk space or repair the state directory.",
-        )
+        self._alarms.persist_failed(event.round, event.why)
 
     def _on_published(self, now: float, event: Published) -> None:
         if self.phase is not Phase.PUBLISHING or event.round != self.round:
@@ -355,7 +348,7 @@ class SyncerCore:
     def _begin_if_ready(self, now: float) -> None:
         live = self.members.live()
         ready_since = min((m.ready_since for m in live if m.ready_since is not None), default=None)
-        patience_over = ready_since is not None and now - ready_since >= self.setting.start_timeout_s
+        patience_over = ready_since is not None and now >= ready_since + self.setting.start_timeout_s
         enough = len(live) >= self._to_begin
         quorum = effective_quorum(
             min_quorum=self.setting.min_quorum, live=len(live), degrade=self.setting.when_short == "degrade"
@@ -381,7 +374,7 @@ class SyncerCore:
         at_clock = sum(1 for m in live if m.clock >= opened.round)
         verdict = quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
         self.waiting_for = f"round {opened.round}: {verdict.why}"
-        self._alarm_if_short(len(live), quorum, opened.round)
+        self._alarms.quorum_short(opened.round, live=len(live), quorum=quorum)
         if not verdict.close:
             return
         quorum_s = now - opened.opened_at
@@ -410,16 +403,17 @@ class SyncerCore:
             self.waiting_for = f"round {opened.round}: {len(opened.folding)} contributions being folded"
             return
         assert opened.closed_at is not None
+        participants = opened.participants()
         self._out.append(
             RoundClosed(
                 round=opened.round,
                 why=opened.closing.why,
-                participants=opened.participants(),
+                participants=participants,
                 live=len(live),
                 grace_spent_s=opened.closed_at - opened.asked_at,
             )
         )
-        self._watch_for_solo(opened, live)
+        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=len(live))
         self.phase = Phase.MERGING
         self.waiting_for = f"round {opened.round} to be merged"
         self._out.append(TakeOuterStep(round=opened.round, fragments=opened.due))
@@ -430,13 +424,9 @@ class SyncerCore:
         assert opened.asked_at is not None
         quorum = self._quorum(len(live))
         answers, waited_for = opened.answers(), opened.waited_for(live)
-        self._alarm_if_short(len(live), quorum, opened.round)
-        self._alarm(
-            AlarmKind.ANSWERS_SHORT,
-            answers < quorum <= len(live) and not waited_for,
-            f"round {opened.round} waits: {answers} of the {quorum} contributions it needs were admitted and nobody else is "
-            "about to answer. See the rejections by reason.",
-        )
+        self._alarms.quorum_short(opened.round, live=len(live), quorum=quorum)
+        stuck = answers < quorum <= len(live) and not waited_for
+        self._alarms.answers_short(opened.round, answers=answers, quorum=quorum, stuck=stuck)
         return closing_verdict(
             quorum=quorum,
             answers=answers,
@@ -444,6 +434,7 @@ class SyncerCore:
             moved_on=sum(1 for m in live if m.clock > opened.round),
             spent_s=now - opened.asked_at,
             grace_s=opened.grace_s,
+            grace_over=now >= opened.asked_at + opened.grace_s,
             grace_on=self.setting.grace,
         )
 
@@ -472,31 +463,6 @@ class SyncerCore:
             and answer.tokens
             == self.ledger.mergeable(answer.learner, answer.fragment, answer.tokens, answer.total_tokens),
         )
-
-    def _refusal_for(self, hello: Hello) -> Refusal | None:
-        if hello.run_id and hello.run_id != self.run_id:
-            return Refusal(
-                reason=RefusalReason.WRONG_RUN,
-                text=f"this syncer serves run {self.run_id}, the learner belongs to {hello.run_id}; check the address",
-            )
-        if hello.layout_hash != self.layout_hash:
-            return Refusal(
-                reason=RefusalReason.LAYOUT,
-                text=f"the learner's model (layout {hello.layout_hash}) is not the run's (layout {self.layout_hash})",
-            )
-        if self.members.recognise(hello) is Arrival.SUPERSEDED:
-            return Refusal(
-                reason=RefusalReason.SUPERSEDED,
-                text=f"another process has taken the name {hello.learner!r}; give each process its own name",
-            )
-        if self.phase is Phase.FINISHED:
-            return Refusal(reason=RefusalReason.FINISHED, text=f"the run reached its last round, {self.round}")
-        if not self.versions and self._seeder is None and not hello.can_seed:
-            return Refusal(
-                reason=RefusalReason.CANNOT_SEED,
-                text="the syncer has no weights yet and this learner has none to give; start one with initial weights",
-            )
-        return None
 
     def _grace_window_s(self, live: Iterable[Member]) -> float:
         if not self.setting.grace:
@@ -534,23 +500,16 @@ class SyncerCore:
         seed = self.phase is Phase.SEEDING and self._seeder in (None, member.learner) and hello.can_seed
         if seed:
             self._seeder = member.learner
-        setting = self.setting
-        welcome = Welcome(
+        welcome = welcome_for(
+            member,
+            self.setting,
             run_id=self.run_id,
             epoch=self.epoch,
-            incarnation=member.incarnation,
-            slot=member.slot,
             cursor=self.cursors.get(member.slot, 0),
             round=self.round,
             versions=self.published,
             seed=seed,
-            begun=self.phase not in (Phase.SEEDING, Phase.STARTING) and self._open is not None,
-            num_fragments=setting.num_fragments,
-            sync_period=setting.sync_period,
-            snapshot_window=setting.snapshot_window,
-            apply=setting.apply,
-            blend_alpha=setting.blend_alpha,
-            rounds=None if setting.rounds is None else Round(setting.rounds),
+            begun=self._open is not None,
         )
         self._send(member.learner, member.session, welcome)
 
@@ -623,42 +582,6 @@ class SyncerCore:
             self._welcome(member, hello)
             return
 
-    def _watch_for_solo(self, opened: OpenRound, live: list[Member]) -> None:
-        """One learner that quietly trains alone while others live is shown, not hidden."""
-        self._recent_tokens.append({name: opened.tokens_of(name) for name in opened.participants()})
-        if len(self._recent_tokens) < (self._recent_tokens.maxlen or 0):
-            return
-        sums: dict[LearnerId, int] = {}
-        for tokens in self._recent_tokens:
-            for name, n in tokens.items():
-                sums[name] = sums.get(name, 0) + n
-        total = sum(sums.values())
-        top = max(sorted(sums), key=lambda name: sums[name], default=None)
-        solo = top is not None and total > 0 and len(live) > 1 and sums[top] > SOLO_SHARE * total
-        share = sums[top] / total if top is not None and total else 0.0
-        self._alarm(
-            AlarmKind.ONE_LEARNER,
-            solo,
-            f"{top} supplied {share:.0%} of the tokens merged lately though {len(live)} learners are live. Look at why the "
-            "others are late or rejected.",
-        )
-
-    def _alarm_if_short(self, live: int, quorum: int, round: Round) -> None:
-        self._alarm(
-            AlarmKind.QUORUM_SHORT,
-            live < quorum,
-            f"round {round} waits: {live} of the {quorum} learners it needs are live. Learners train on; start more, or set "
-            'when_short = "degrade".',
-        )
-
-    def _alarm(self, kind: AlarmKind, on: bool, text: str) -> None:
-        """Raise an alarm once, until its cause has gone."""
-        if on and kind not in self._raised:
-            self._raised.add(kind)
-            self._out.append(Alarm(kind=kind, text=text))
-        elif not on:
-            self._raised.discard(kind)
-
     def _send(
         self, to: LearnerId, session: str, message: Welcome | Refusal | Begin | Ask | Rejection | Announcement
     ) -> None:
@@ -685,20 +608,21 @@ class SyncerCore:
             self.phase = Phase.FINISHED if self._is_last(self.round) else Phase.STARTING
 
 
-_HANDLERS: dict[type, Callable[..., None]] = {
-    Tick: SyncerCore._on_tick,
-    Hello: SyncerCore._on_hello,
-    Progress: SyncerCore._on_progress,
-    Answer: SyncerCore._on_answer,
-    Deferred: SyncerCore._on_deferred,
-    Heartbeat: SyncerCore._on_heartbeat,
-    Goodbye: SyncerCore._on_goodbye,
-    LinkLost: SyncerCore._on_link_lost,
-    Seeded: SyncerCore._on_seeded,
-    Folded: SyncerCore._on_folded,
-    OuterStepped: SyncerCore._on_outer_stepped,
-    Persisted: SyncerCore._on_persisted,
-    PersistFailed: SyncerCore._on_persist_failed,
-    Published: SyncerCore._on_published,
-    Settle: SyncerCore._on_settle,
+# By name, so that a subclass may do one thing differently.
+_HANDLERS: dict[type, str] = {
+    Tick: "_on_tick",
+    Hello: "_on_hello",
+    Progress: "_on_progress",
+    Answer: "_on_answer",
+    Deferred: "_on_deferred",
+    Heartbeat: "_on_heartbeat",
+    Goodbye: "_on_goodbye",
+    LinkLost: "_on_link_lost",
+    Seeded: "_on_seeded",
+    Folded: "_on_folded",
+    OuterStepped: "_on_outer_stepped",
+    Persisted: "_on_persisted",
+    PersistFailed: "_on_persist_failed",
+    Published: "_on_published",
+    Settle: "_on_settle",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["NEVER", "Epoch", "Fragment", "Incarnation", "LearnerId", "Round", "Version"]
+__all__ = ["FIRST_EPOCH", "NEVER", "UNBORN", "Epoch", "Fragment", "Incarnation", "LearnerId", "Round", "Version"]
 
 LearnerId = NewType("LearnerId", str)
 """A learner's stable name. It survives restarts."""
@@ -14,6 +14,12 @@ Incarnation = NewType("Incarnation", int)
 
 Epoch = NewType("Epoch", int)
 """Counts the lives of the syncer: 1 for its first process. Rises at every restart."""
+
+UNBORN = Incarnation(0)
+"""The incarnation of a learner that has not been welcomed."""
+
+FIRST_EPOCH = Epoch(1)
+"""The epoch of a syncer that starts from nothing."""
 
 Round = NewType("Round", int)
 """The syncer's step t = 1, 2, …, T. Round 0 is the state that the first learner seeded."""

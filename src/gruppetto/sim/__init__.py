@@ -1,0 +1,14 @@
+"""Virtual time: the shipping cores in a world made of a heap.
+
+:mod:`~gruppetto.sim.engine` (the clock), :mod:`~gruppetto.sim.compute` (how long a step takes),
+:mod:`~gruppetto.sim.network` (how long a message takes), :mod:`~gruppetto.sim.world` (learners and a syncer in it).
+"""
+
+from __future__ import annotations
+
+from gruppetto.sim.compute import Pace
+from gruppetto.sim.engine import Engine
+from gruppetto.sim.network import Link
+from gruppetto.sim.world import LearnerSpec, SyncerCosts, World
+
+__all__ = ["Engine", "LearnerSpec", "Link", "Pace", "SyncerCosts", "World"]

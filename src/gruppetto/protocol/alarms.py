@@ -1,0 +1,101 @@
+"""What an operator is told, once per cause, in plain words: what is wrong and what to do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from gruppetto.protocol.actions import Alarm, AlarmKind
+from gruppetto.protocol.units import Fragment, LearnerId, Round
+
+__all__ = ["Alarms"]
+
+SOLO_SHARE = 0.75
+"""A learner that supplies more of the recently merged tokens than this, while others live, raises an alarm."""
+
+
+class Alarms:
+    """Raises each alarm once, until its cause has gone. ``emit`` takes what is raised."""
+
+    def __init__(self, emit: Callable[[Alarm], None], *, solo_rounds: int) -> None:
+        self._emit = emit
+        self._raised: set[AlarmKind] = set()
+        self._recent: deque[Mapping[LearnerId, int]] = deque(maxlen=solo_rounds)
+
+    def quorum_short(self, round: Round, *, live: int, quorum: int) -> None:
+        self._set(
+            AlarmKind.QUORUM_SHORT,
+            live < quorum,
+            lambda: (
+                f"round {round} waits: {live} of the {quorum} learners it needs are live. Learners train on; "
+                'start more, or set when_short = "degrade".'
+            ),
+        )
+
+    def answers_short(self, round: Round, *, answers: int, quorum: int, stuck: bool) -> None:
+        self._set(
+            AlarmKind.ANSWERS_SHORT,
+            stuck,
+            lambda: (
+                f"round {round} waits: {answers} of the {quorum} contributions it needs were admitted and nobody "
+                "else is about to answer. See the rejections by reason."
+            ),
+        )
+
+    def not_finite(self, round: Round, fragments: tuple[Fragment, ...]) -> None:
+        self._set(
+            AlarmKind.NOT_FINITE,
+            bool(fragments),
+            lambda: (
+                f"round {round}: the merged fragments {list(fragments)} are not finite and were not published; "
+                "their old value stays. Lower the outer learning rate or look for a diverging learner."
+            ),
+        )
+
+    def zero_update(self, round: Round, fragments: tuple[Fragment, ...]) -> None:
+        self._set(
+            AlarmKind.ZERO_UPDATE,
+            bool(fragments),
+            lambda: (
+                f"round {round}: the merged update of fragments {list(fragments)} is zero. Are those tensors "
+                "frozen, or do the learners not train?"
+            ),
+        )
+
+    def persist_failed(self, round: Round, why: str | None) -> None:
+        self._set(
+            AlarmKind.PERSIST_FAILED,
+            why is not None,
+            lambda: (
+                f"round {round} could not be made durable: {why}. Nothing was published; learners train on. It is "
+                "tried again: free disk space or repair the state directory."
+            ),
+        )
+
+    def merged(self, tokens: Mapping[LearnerId, int], *, live: int) -> None:
+        """Watch for one learner that quietly trains alone while others live."""
+        self._recent.append(tokens)
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return
+        sums: dict[LearnerId, int] = {}
+        for round_tokens in self._recent:
+            for name, count in round_tokens.items():
+                sums[name] = sums.get(name, 0) + count
+        total = sum(sums.values())
+        top = max(sorted(sums), key=sums.__getitem__, default=None)
+        share = sums[top] / total if top is not None and total else 0.0
+        self._set(
+            AlarmKind.ONE_LEARNER,
+            live > 1 and share > SOLO_SHARE,
+            lambda: (
+                f"{top} supplied {share:.0%} of the tokens merged lately though {live} learners are live. Look at "
+                "why the others are late or rejected."
+            ),
+        )
+
+    def _set(self, kind: AlarmKind, on: bool, text: Callable[[], str]) -> None:
+        if on and kind not in self._raised:
+            self._raised.add(kind)
+            self._emit(Alarm(kind=kind, text=text()))
+        elif not on:
+            self._raised.discard(kind)

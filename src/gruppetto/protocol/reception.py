@@ -1,0 +1,73 @@
+"""Who is let in, and what a newcomer is told (section 8). Pure functions."""
+
+from __future__ import annotations
+
+from gruppetto.protocol.membership import Member
+from gruppetto.protocol.messages import Hello, Refusal, RefusalReason, Welcome
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.units import Epoch, Round, Version
+
+__all__ = ["refusal_for", "welcome_for"]
+
+
+def refusal_for(
+    hello: Hello,
+    *,
+    run_id: str,
+    layout_hash: str,
+    superseded: bool,
+    finished_at: Round | None,
+    needs_weights: bool,
+) -> Refusal | None:
+    """The first reason to keep a learner out, with what to do; None to let it in.
+
+    ``superseded``: a newer process has its name. ``finished_at``: the last round, once reached. ``needs_weights``:
+    there are none yet and nobody has been asked for any.
+    """
+    if hello.run_id and hello.run_id != run_id:
+        text = f"this syncer serves run {run_id}, the learner belongs to {hello.run_id}; check the address"
+        return Refusal(reason=RefusalReason.WRONG_RUN, text=text)
+    if hello.layout_hash != layout_hash:
+        text = f"the learner's model (layout {hello.layout_hash}) is not the run's (layout {layout_hash})"
+        return Refusal(reason=RefusalReason.LAYOUT, text=text)
+    if superseded:
+        text = f"another process has taken the name {hello.learner!r}; give each process its own name"
+        return Refusal(reason=RefusalReason.SUPERSEDED, text=text)
+    if finished_at is not None:
+        return Refusal(reason=RefusalReason.FINISHED, text=f"the run reached its last round, {finished_at}")
+    if needs_weights and not hello.can_seed:
+        text = "the syncer has no weights yet and this learner has none to give; start one with initial weights"
+        return Refusal(reason=RefusalReason.CANNOT_SEED, text=text)
+    return None
+
+
+def welcome_for(
+    member: Member,
+    setting: ProtocolSetting,
+    *,
+    run_id: str,
+    epoch: Epoch,
+    cursor: int,
+    round: Round,
+    versions: tuple[Version, ...],
+    seed: bool,
+    begun: bool,
+) -> Welcome:
+    """What a learner needs to take part: its life, its data, the state of the run and the run's dials."""
+    return Welcome(
+        run_id=run_id,
+        epoch=epoch,
+        incarnation=member.incarnation,
+        slot=member.slot,
+        cursor=cursor,
+        round=round,
+        versions=versions,
+        seed=seed,
+        begun=begun,
+        num_fragments=setting.num_fragments,
+        sync_period=setting.sync_period,
+        snapshot_window=setting.snapshot_window,
+        apply=setting.apply,
+        blend_alpha=setting.blend_alpha,
+        rounds=None if setting.rounds is None else Round(setting.rounds),
+    )

@@ -1,0 +1,82 @@
+"""Whatever happens in whatever order, every token is accounted for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gruppetto.protocol.ledger import Ledger
+from gruppetto.protocol.messages import Applied
+from gruppetto.protocol.units import Fragment, LearnerId, Version
+
+A, B = LearnerId("a"), LearnerId("b")
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["train", "merge", "apply", "die", "leave", "join", "void"]),
+        st.sampled_from([A, B]),
+        st.integers(0, 2),
+        st.integers(-5, 300),
+        st.integers(0, 50),
+    ),
+    max_size=60,
+)
+
+
+@given(operations)
+def test_the_books_balance_after_every_entry(script: list[tuple[str, LearnerId, int, int, int]]) -> None:
+    ledger = Ledger(num_fragments=3)
+    last_merge: dict[LearnerId, int] = {}
+    for what, who, fragment, number, kept in script:
+        here = who in ledger.accounts
+        if what == "join" and not here:
+            ledger.open_account(who)
+        elif what == "train" and here:
+            ledger.trained(who, number)
+        elif what == "merge" and here:
+            before = ledger.totals.merged
+            ledger.merged(who, Fragment(fragment), max(0, number))
+            last_merge[who] = ledger.totals.merged - before
+        elif what == "void" and last_merge.get(who):
+            ledger.voided(who, last_merge.pop(who))
+        elif what == "apply" and here:
+            news = Applied(fragment=Fragment(fragment), version=Version(1), at_tokens=number, kept_tokens=kept)
+            ledger.applied(who, news)
+        elif what in ("die", "leave") and here:
+            ledger.close_account(who, lost=what == "die", why="left")
+        assert ledger.balances()
+        assert min(ledger.totals.merged, ledger.totals.discarded, ledger.totals.lost, ledger.open_total()) >= 0
+        whole = ledger.in_tokens()
+        parts = whole["merged"] + whole["discarded"] + whole["lost"] + whole["open"]
+        assert whole["consumed"] == parts == ledger.consumed
+        assert ledger.copy() == ledger
+
+
+def test_the_work_in_flight_is_discarded_by_an_overwrite_and_kept_by_carry() -> None:
+    for kept, discarded in ((0, 30), (30, 0)):
+        ledger = Ledger(num_fragments=1)
+        ledger.open_account(A)
+        ledger.trained(A, 100)
+        ledger.merged(A, Fragment(0), 100)
+        ledger.trained(A, 130)
+        ledger.applied(A, Applied(fragment=Fragment(0), version=Version(1), at_tokens=130, kept_tokens=kept))
+        assert (ledger.totals.merged, ledger.totals.discarded, ledger.open_total()) == (100, discarded, kept)
+
+
+def test_no_token_can_be_merged_twice() -> None:
+    ledger = Ledger(num_fragments=1)
+    ledger.open_account(A)
+    ledger.trained(A, 100)
+    ledger.merged(A, Fragment(0), 80)
+    assert ledger.mergeable(A, Fragment(0), 80, 100) == 20
+    ledger.merged(A, Fragment(0), 80)
+    assert ledger.totals.merged == 100
+
+
+def test_a_dead_learner_loses_only_what_nobody_merged() -> None:
+    ledger = Ledger(num_fragments=2)
+    ledger.open_account(A)
+    ledger.trained(A, 100)
+    ledger.merged(A, Fragment(1), 70)
+    ledger.close_account(A, lost=True, why="died")
+    assert (ledger.totals.merged, ledger.totals.lost, ledger.open_total()) == (70, 130, 0)
