@@ -447,7 +447,8 @@ class SyncerCore:
         taking = self._open if self.phase is Phase.GRACE else None
         if taking is not None and taking.closing is not None:
             taking = None
-        oldest = Version(answer.round - self.setting.sync_period) if self.setting.stale == "accept" else None
+        version = self.versions[answer.fragment] if in_range else Version(0)
+        oldest = Version(version - self.setting.sync_period) if self.setting.stale == "accept" else None
         return admission.judge(
             answer,
             epoch=self.epoch,
@@ -456,7 +457,7 @@ class SyncerCore:
             open_round=taking.round if taking is not None else None,
             due=taking.due if taking is not None and in_range else (),
             answered=taking.admitted if taking is not None else (),
-            version=self.versions[answer.fragment] if in_range else Version(0),
+            version=version,
             accept_stale_from=oldest,
             unmerged=known
             and in_range

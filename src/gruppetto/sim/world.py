@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gruppetto.protocol.actions import (
@@ -59,8 +59,8 @@ LAYOUT_HASH = "simulated"
 class LearnerHands(Protocol):
     """What a learner does to tensors."""
 
-    def train(self, round: int, slot: int, cursor: int) -> int:
-        """One inner step on batch ``cursor`` of ``slot``; returns the tokens in it."""
+    def train(self, round: int, slot: int, cursor: int) -> tuple[int, int]:
+        """One inner step on what lies at ``cursor`` of ``slot``; returns the tokens in it, and the next cursor."""
 
     def seed(self) -> object: ...
     def snapshot(self, fragments: Sequence[Fragment]) -> None: ...
@@ -72,8 +72,10 @@ class SyncerHands(Protocol):
     """What the syncer does to tensors."""
 
     def seed(self, weights: object) -> None: ...
+    def is_finite(self, contribution: object) -> bool: ...
     def fold(self, fold: Fold, contribution: object) -> None: ...
     def outer_step(self, action: TakeOuterStep) -> OuterStepped: ...
+    def publish(self, publish: Publish) -> None: ...
     def read(self, fragment: Fragment, version: Version) -> object: ...
 
 
@@ -175,6 +177,8 @@ class World:
             case Persist():
                 self._complete(self.costs.persist_s, Persisted(round=action.round))
             case Publish():
+                if self.hands is not None:
+                    self.hands.publish(action)
                 for name in action.to:
                     self.learners[name].receive(action.message)
                 self._complete(self.costs.publish_s, Published(round=action.message.round))
@@ -267,18 +271,16 @@ class _SimulatedLearner:
     def _finish_step(self) -> None:
         if not self._alive:
             return
-        tokens = self.spec.tokens_per_step
+        tokens, cursor = self.spec.tokens_per_step, self.core.cursor + 1
         if self.hands is not None:
-            tokens = self.hands.train(self.core.newest_round, self.core.slot, self.core.cursor)
-        self._feed(StepDone(tokens=tokens, cursor=self.core.cursor + 1))
+            tokens, cursor = self.hands.train(self.core.newest_round, self.core.slot, self.core.cursor)
+        self._feed(StepDone(tokens=tokens, cursor=cursor))
         self._start_step()
 
     def _perform(self, action: LearnerAction) -> None:
         match action:
             case Answer():
-                if self.hands is not None:
-                    self.contributions[action.round, action.fragment] = self.hands.contribution(action)
-                self._to_syncer(action)
+                self._contribute(action)
             case Seed():
                 self._send_seed()
             case Pull():
@@ -295,6 +297,13 @@ class _SimulatedLearner:
 
     def _to_syncer(self, event: SyncerEvent) -> None:
         self.world.engine.after(self.spec.link.latency_s, lambda: self.world.tell_syncer(event))
+
+    def _contribute(self, answer: Answer) -> None:
+        if self.hands is not None and self.world.hands is not None:
+            contribution = self.hands.contribution(answer)
+            self.contributions[answer.round, answer.fragment] = contribution
+            answer = replace(answer, finite=self.world.hands.is_finite(contribution))
+        self._to_syncer(answer)
 
     def _send_seed(self) -> None:
         weights = self.hands.seed() if self.hands is not None else None

@@ -1,0 +1,285 @@
+"""The learner's core, one rule a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gruppetto.protocol.actions import Apply, Pull, Seed, TakeSnapshot
+from gruppetto.protocol.events import Arrived, Boundary, LinkDown, StepDone, StepStarted
+from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    Applied,
+    ApplyMode,
+    Ask,
+    Begin,
+    Deferred,
+    Progress,
+    Refusal,
+    RefusalReason,
+    Rejection,
+    RejectionReason,
+    Welcome,
+)
+from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
+
+
+class Rider:
+    """A learner core with a clock of its own and a memory of its actions."""
+
+    def __init__(self, num_fragments: int = 2, **welcome: Any) -> None:
+        self.core = LearnerCore(LearnerId("a"), session="s", layout_hash="layout")
+        self.now = 0.0
+        self.num_fragments = num_fragments
+        self.welcome_fields = welcome
+
+    def feed(self, event: Any) -> list[Any]:
+        return self.core.step(self.now, event)
+
+    def welcome(self, **change: Any) -> list[Any]:
+        fields: dict[str, Any] = {
+            "run_id": "run",
+            "epoch": Epoch(1),
+            "incarnation": Incarnation(1),
+            "slot": 3,
+            "cursor": 40,
+            "round": Round(0),
+            "versions": (Version(0),) * self.num_fragments,
+            "seed": False,
+            "begun": True,
+            "num_fragments": self.num_fragments,
+            "sync_period": 2,
+            "snapshot_window": 2,
+            "apply": ApplyMode.OVERWRITE,
+            "blend_alpha": 0.5,
+            "rounds": None,
+        }
+        return self.feed(Welcome(**{**fields, **self.welcome_fields, **change}))
+
+    def join(self) -> None:
+        """Welcomed, synchronised, ready."""
+        self.welcome()
+        for p in range(self.num_fragments):
+            self.feed(Arrived(fragment=Fragment(p), version=Version(0)))
+        self.feed(Boundary())
+        assert self.core.ready
+
+    def train(self, *, seconds: float = 1.0, tokens: int = 10) -> list[Any]:
+        self.feed(StepStarted())
+        self.now += seconds
+        return self.feed(StepDone(tokens=tokens, cursor=self.core.cursor + 1))
+
+    def ask(self, round: int, *fragments: int, epoch: int = 1) -> list[Any]:
+        return self.feed(Ask(epoch=Epoch(epoch), round=Round(round), fragments=tuple(Fragment(p) for p in fragments)))
+
+    def publish(self, round: int, fragment: int) -> list[Any]:
+        return self.feed(
+            Announcement(epoch=self.core.epoch, round=Round(round), versions=((Fragment(fragment), Version(round)),))
+        )
+
+
+def kinds(actions: list[Any]) -> list[str]:
+    return [type(a).__name__ for a in actions]
+
+
+@pytest.fixture
+def rider() -> Rider:
+    rider = Rider()
+    rider.join()
+    return rider
+
+
+def test_it_pulls_everything_before_the_first_step() -> None:
+    rider = Rider()
+    actions = rider.welcome(begun=False)
+    assert actions == [Pull(fragment=Fragment(0), version=Version(0)), Pull(fragment=Fragment(1), version=Version(0))]
+    rider.feed(Arrived(fragment=Fragment(0), version=Version(0)))
+    rider.feed(Boundary())
+    assert not rider.core.synchronised
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(0)))
+    applied = rider.feed(Boundary())
+    assert kinds(applied) == ["Apply", "Progress"]
+    assert not rider.core.ready  # the syncer has not begun
+    rider.feed(Begin(epoch=Epoch(1), round=Round(0)))
+    assert rider.core.ready
+
+
+def test_who_is_asked_to_seeds() -> None:
+    rider = Rider()
+    assert rider.welcome(versions=(), seed=True, begun=False) == [Seed()]
+    assert not rider.core.ready
+
+
+def test_the_clock_is_stamped_at_the_start_from_the_newest_round(rider: Rider) -> None:
+    rider.train()
+    assert rider.core.clock == 1
+    rider.publish(7, 0)
+    rider.feed(StepStarted())
+    assert rider.core.clock == 8
+    rider.publish(9, 1)
+    rider.feed(StepDone(tokens=1, cursor=1))
+    assert rider.core.clock == 8  # observed during the step: it counts from the next one on
+
+
+def test_what_can_be_asked_next_is_snapshot_and_answered_at_once(rider: Rider) -> None:
+    actions = rider.train()
+    assert TakeSnapshot(fragments=(Fragment(0), Fragment(1))) in actions
+    answers = rider.ask(1, 1)
+    assert answers == [
+        Answer(
+            learner=LearnerId("a"),
+            incarnation=Incarnation(1),
+            epoch=Epoch(1),
+            round=Round(1),
+            fragment=Fragment(1),
+            base_version=Version(0),
+            steps=1,
+            tokens=10,
+            total_tokens=10,
+            cursor=41,
+            layout_hash="layout",
+        )
+    ]
+
+
+def test_without_a_snapshot_it_defers_and_answers_at_the_boundary() -> None:
+    rider = Rider(snapshot_window=0)
+    rider.join()
+    rider.train(seconds=2.0)
+    rider.feed(StepStarted())
+    rider.now += 0.5
+    deferred = rider.ask(1, 1)
+    assert [(type(d), d.round, d.expected_s) for d in deferred] == [(Deferred, 1, 1.5)]
+    rider.now += 1.5
+    actions = rider.feed(StepDone(tokens=10, cursor=42))
+    assert kinds(actions) == ["TakeSnapshot", "Answer", "Progress"]
+    assert (actions[1].steps, actions[1].tokens) == (2, 20)
+
+
+def test_a_fragment_without_work_since_its_base_is_never_answered() -> None:
+    """A snapshot with no step in it would be a zero contribution; it is owed until there is one."""
+    rider = Rider(num_fragments=1, sync_period=1)
+    rider.join()
+    rider.train()
+    rider.ask(1, 0)
+    rider.publish(1, 0)
+    rider.feed(Arrived(fragment=Fragment(0), version=Version(1)))
+    rider.train()  # applies version 1: no work since
+    assert kinds(rider.ask(2, 0)) == ["Deferred"]
+    answer = next(a for a in rider.train() if isinstance(a, Answer))
+    assert (answer.base_version, answer.steps, answer.round) == (1, 1, 2)
+
+
+def test_a_boundary_applies_then_snapshots_then_answers_then_reports(rider: Rider) -> None:
+    rider.train()
+    rider.publish(1, 1)
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    rider.core.step(rider.now, StepStarted())
+    rider.ask(2, 0)
+    actions = rider.feed(StepDone(tokens=10, cursor=42))
+    assert kinds(actions) == ["Apply", "TakeSnapshot", "Progress"]
+    assert actions[0] == Apply(fragment=Fragment(1), version=Version(1), mode=ApplyMode.OVERWRITE, blend_alpha=0.5)
+    assert actions[1].fragments == (0,)  # fragment 1 has no work in it
+    assert actions[2].applied == (Applied(fragment=Fragment(1), version=Version(1), at_tokens=20),)
+    assert (rider.core.fragments[1].steps, rider.core.fragments[1].tokens) == (0, 0)
+    assert rider.core.fragments[0].steps == 2
+
+
+def test_carry_keeps_the_work_in_flight_and_its_counts() -> None:
+    rider = Rider(apply=ApplyMode.CARRY)
+    rider.join()
+    rider.train()
+    rider.ask(1, 1)
+    rider.train()
+    rider.publish(1, 1)
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    actions = rider.train()
+    assert actions[0].mode is ApplyMode.CARRY
+    assert (rider.core.fragments[1].steps, rider.core.fragments[1].tokens) == (2, 20)
+    applied = next(a for a in actions if isinstance(a, Progress)).applied
+    assert (applied[0].at_tokens, applied[0].kept_tokens) == (30, 20)
+
+
+def test_carry_overwrites_when_nothing_of_its_own_is_in_the_result() -> None:
+    rider = Rider(apply=ApplyMode.CARRY)
+    rider.join()
+    rider.train()
+    rider.publish(1, 1)
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    assert rider.train()[0].mode is ApplyMode.OVERWRITE
+
+
+def test_only_news_is_pulled_and_the_newest_wins(rider: Rider) -> None:
+    assert rider.publish(2, 0) == [Pull(fragment=Fragment(0), version=Version(2))]
+    assert rider.publish(2, 0) == []
+    assert rider.publish(4, 0) == [Pull(fragment=Fragment(0), version=Version(4))]
+    rider.feed(Arrived(fragment=Fragment(0), version=Version(4)))
+    rider.feed(Arrived(fragment=Fragment(0), version=Version(2)))
+    assert rider.train()[0].version == 4
+    assert rider.publish(3, 0) == []
+
+
+def test_a_lost_link_stops_nothing_and_everything_missing_is_pulled_again(rider: Rider) -> None:
+    rider.publish(2, 0)
+    rider.feed(LinkDown())
+    assert not rider.core.linked
+    assert rider.ask(3, 1) == []
+    rider.train()
+    assert rider.core.steps == 1
+    pulls = [
+        a
+        for a in rider.welcome(epoch=Epoch(2), round=Round(5), versions=(Version(4), Version(5)))
+        if isinstance(a, Pull)
+    ]
+    assert [(p.fragment, p.version) for p in pulls] == [(0, 4), (1, 5)]
+    assert rider.core.clock == 5  # on every connect it takes the current round as its clock
+    assert rider.core.steps == 1  # the same life goes on
+    assert rider.core.cursor == 41
+
+
+def test_messages_of_another_epoch_are_not_obeyed(rider: Rider) -> None:
+    rider.train()
+    assert rider.ask(1, 0, epoch=9) == []
+    assert rider.feed(Announcement(epoch=Epoch(9), round=Round(5), versions=((Fragment(0), Version(5)),))) == []
+    assert rider.core.newest_round == 0
+
+
+def test_a_new_incarnation_counts_from_zero_at_the_durable_cursor(rider: Rider) -> None:
+    rider.train()
+    rider.welcome(incarnation=Incarnation(2), slot=5, cursor=99)
+    assert (rider.core.steps, rider.core.tokens, rider.core.slot, rider.core.cursor) == (0, 0, 5, 99)
+    assert all((f.steps, f.tokens) == (0, 0) for f in rider.core.fragments)
+
+
+def test_refusals_and_rejections_are_remembered(rider: Rider) -> None:
+    rider.feed(Rejection(epoch=Epoch(1), round=Round(1), fragment=Fragment(0), reason=RejectionReason.LATE))
+    assert rider.core.rejections == {"late": 1}
+    rider.feed(Refusal(reason=RefusalReason.SUPERSEDED, text="..."))
+    assert rider.core.refusal is not None
+    assert not rider.core.linked
+
+
+def test_the_end_is_seen(rider: Rider) -> None:
+    rider.feed(Announcement(epoch=Epoch(1), round=Round(9), versions=(), finished=True))
+    assert rider.core.finished
+
+
+def test_a_checkpoint_pulls_only_what_has_changed(rider: Rider) -> None:
+    rider.train()
+    state = rider.core.snapshot()
+    again = Rider()
+    again.core.restore(state)
+    assert again.core.hello().versions == (0, 0)
+    assert again.core.hello().run_id == "run"
+    pulls = [a for a in again.welcome(versions=(Version(0), Version(3))) if isinstance(a, Pull)]
+    assert [(p.fragment, p.version) for p in pulls] == [(1, 3)]
+
+
+def test_nonsense_from_the_syncer_is_ignored(rider: Rider) -> None:
+    assert kinds(rider.ask(1, 99, -5)) in ([], ["Deferred"])
+    assert rider.publish(3, 77) == []
+    assert rider.feed(Arrived(fragment=Fragment(44), version=Version(1))) == []
+    rider.train()
