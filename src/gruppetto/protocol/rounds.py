@@ -1,0 +1,241 @@
+"""How a round goes (section 3): quorum, ask, grace window, merge, persist, publish.
+
+::
+
+    SEEDING ─▶ STARTING ─▶ QUORUM ─▶ GRACE ─▶ MERGING ─▶ PERSISTING ─▶ PUBLISHING ─┐
+                              ▲                                                    │
+                              └──────────────────────── next round ◀───────────────┴─▶ FINISHED
+
+Deadlines are compared as ``now >= start + length`` everywhere, in the same floating-point form that ``wake_at`` is
+computed in: ``now - start >= length`` may still be false at the very moment asked for, and the core would ask for it
+again, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gruppetto.protocol.actions import Persist, Publish, QuorumMet, RoundClosed, TakeOuterStep
+from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFailed, Published, Seeded, Settle
+from gruppetto.protocol.grace import grace_window_s, median
+from gruppetto.protocol.membership import Member, MemberPhase
+from gruppetto.protocol.messages import Announcement, Begin
+from gruppetto.protocol.quorum import Verdict, closing_verdict, effective_quorum, quorum_verdict
+from gruppetto.protocol.round import OpenRound, Phase
+from gruppetto.protocol.standing import Standing
+from gruppetto.protocol.units import Round, Version
+
+__all__ = ["Rounds"]
+
+PERSIST_RETRY_S = 1.0
+"""How long a failed persist waits before it is tried again."""
+
+
+class Rounds(Standing):
+    """Handles the completion of every slow action, and takes every transition whose time has come."""
+
+    def _on_seeded(self, now: float, event: Seeded) -> None:
+        if self.phase is not Phase.SEEDING or self.members.current(event.learner, event.incarnation) is None:
+            return
+        self.versions = (Version(0),) * self.setting.num_fragments
+        self.phase = Phase.PERSISTING
+        self._persist(self._all_fragments())
+
+    def _on_folded(self, now: float, event: Folded) -> None:
+        if self._open is not None and event.round == self._open.round:
+            self._open.folding.discard((event.learner, event.fragment))
+
+    def _on_outer_stepped(self, now: float, event: OuterStepped) -> None:
+        if self.phase is not Phase.MERGING or self._open is None or event.round != self._open.round:
+            return
+        good = tuple(p for p in self._open.due if p not in event.not_finite)
+        for learner, fragment in sorted(self._open.admitted):
+            if fragment in event.not_finite:
+                self.ledger.voided(learner, self._open.admitted[learner, fragment])
+        self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
+        self.round = event.round
+        self.phase = Phase.PERSISTING
+        self._alarms.not_finite(event.round, event.not_finite)
+        self._alarms.zero_update(event.round, event.zero)
+        self._persist(good)
+
+    def _on_persisted(self, now: float, event: Persisted) -> None:
+        if self.phase is not Phase.PERSISTING or event.round != self.round:
+            return
+        self._persist_retry_at = None
+        self._alarms.persist_failed(event.round, None)
+        self.phase = Phase.PUBLISHING
+        self.published = self.versions
+        message = Announcement(
+            epoch=self.epoch,
+            round=self.round,
+            versions=tuple((p, self.versions[p]) for p in self._persisting),
+            finished=self._is_last(self.round),
+        )
+        self._out.append(Publish(to=tuple(m.learner for m in self.members.connected()), message=message))
+
+    def _on_persist_failed(self, now: float, event: PersistFailed) -> None:
+        if self.phase is not Phase.PERSISTING or event.round != self.round:
+            return
+        self._persist_retry_at = now + PERSIST_RETRY_S
+        self._alarms.persist_failed(event.round, event.why)
+
+    def _on_published(self, now: float, event: Published) -> None:
+        if self.phase is not Phase.PUBLISHING or event.round != self.round:
+            return
+        if self._open is None:
+            self.phase = Phase.STARTING
+            return
+        assert self._open.closed_at is not None
+        self.measured.sync_took(now - self._open.closed_at)
+        self._open = None
+        if self._is_last(self.round):
+            self.phase = Phase.FINISHED
+        else:
+            self._open_next_round(now)
+
+    def _on_settle(self, now: float, event: Settle) -> None:
+        if self.phase is not Phase.FINISHED:
+            return
+        for learner in sorted(self.ledger.accounts):
+            member = self.members.get(learner)
+            alive = member is not None and member.connected
+            self.ledger.close_account(learner, lost=not alive, why="end")
+            if member is not None and member.phase is not MemberPhase.LEFT:
+                member.phase, member.connected = MemberPhase.LEFT, False
+                self._note_member(member, "the run is over")
+        # The books of a finished run are closed: make that durable too.
+        self._out.append(Persist(round=self.round, fragments=(), state=self.snapshot()))
+
+    def _advance(self, now: float) -> None:
+        """Take every transition whose time has come."""
+        if self.phase is Phase.SEEDING:
+            self.waiting_for = f"the first weights, from {self._seeder}" if self._seeder else "the first learner"
+        if self.phase is Phase.STARTING:
+            self._begin_if_ready(now)
+        if self.phase is Phase.QUORUM:
+            self._ask_if_quorum(now)
+        if self.phase is Phase.GRACE:
+            self._close_if_due(now)
+        if self.phase is Phase.PERSISTING:
+            self.waiting_for = f"round {self.round} to be durable"
+            if self._persist_retry_at is not None and now >= self._persist_retry_at:
+                self._persist_retry_at = None
+                self._persist(self._persisting)
+        if self.phase is Phase.FINISHED:
+            self.waiting_for = "nothing: the run is finished"
+
+    def _begin_if_ready(self, now: float) -> None:
+        live = self.members.live()
+        ready_since = min((m.ready_since for m in live if m.ready_since is not None), default=None)
+        patience_over = ready_since is not None and now >= ready_since + self.setting.start_timeout_s
+        enough = len(live) >= self._to_begin
+        quorum = effective_quorum(
+            min_quorum=self.setting.min_quorum, live=len(live), degrade=self.setting.when_short == "degrade"
+        )
+        if not enough and not (patience_over and len(live) >= quorum):
+            self.waiting_for = f"learners to begin: {len(live)}/{self._to_begin} are ready"
+            return
+        begin = Begin(epoch=self.epoch, round=self.round)
+        self._open_next_round(now)
+        for member in self.members.connected():
+            self._send(member.learner, member.session, begin)
+
+    def _open_next_round(self, now: float) -> None:
+        following = Round(self.round + 1)
+        self._open = OpenRound(round=following, due=self.schedule.due(following), opened_at=now)
+        self.phase = Phase.QUORUM
+
+    def _ask_if_quorum(self, now: float) -> None:
+        opened = self._open
+        assert opened is not None
+        live = self.members.live()
+        quorum = self._quorum(len(live))
+        at_clock = sum(1 for m in live if m.clock >= opened.round)
+        verdict = quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
+        self.waiting_for = f"round {opened.round}: {verdict.why}"
+        self._alarms.quorum_short(opened.round, live=len(live), quorum=quorum)
+        if not verdict.close:
+            return
+        quorum_s = now - opened.opened_at
+        self.measured.quorum_took(quorum_s)
+        opened.asked_at = now
+        opened.grace_s = self._grace_window_s(live)
+        self.phase = Phase.GRACE
+        self._out.append(
+            QuorumMet(round=opened.round, quorum_s=quorum_s, at_clock=at_clock, live=len(live), grace_s=opened.grace_s)
+        )
+        for member in live:
+            self._ask(member)
+
+    def _close_if_due(self, now: float) -> None:
+        opened = self._open
+        assert opened is not None and opened.asked_at is not None
+        live = self.members.live()
+        if opened.closing is None:
+            verdict = self._closing_verdict(now, opened, live)
+            self.waiting_for = f"round {opened.round}: {verdict.why}"
+            if not verdict.close:
+                return
+            opened.closing, opened.closed_at = verdict, now
+        if opened.folding:
+            # A verdict is final: nobody else comes in while the last contributions are being folded.
+            self.waiting_for = f"round {opened.round}: {len(opened.folding)} contributions being folded"
+            return
+        assert opened.closed_at is not None
+        participants = opened.participants()
+        self._out.append(
+            RoundClosed(
+                round=opened.round,
+                why=opened.closing.why,
+                participants=participants,
+                live=len(live),
+                grace_spent_s=opened.closed_at - opened.asked_at,
+            )
+        )
+        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=len(live))
+        self.phase = Phase.MERGING
+        self.waiting_for = f"round {opened.round} to be merged"
+        self._out.append(TakeOuterStep(round=opened.round, fragments=opened.due))
+
+    def _closing_verdict(self, now: float, opened: OpenRound, live: list[Member]) -> Verdict:
+        if not opened.due:
+            return Verdict(close=True, why="nothing is due")
+        assert opened.asked_at is not None
+        quorum = self._quorum(len(live))
+        answers, waited_for = opened.answers(), opened.waited_for(live)
+        self._alarms.quorum_short(opened.round, live=len(live), quorum=quorum)
+        stuck = answers < quorum <= len(live) and not waited_for
+        self._alarms.answers_short(opened.round, answers=answers, quorum=quorum, stuck=stuck)
+        return closing_verdict(
+            quorum=quorum,
+            answers=answers,
+            waited_for=waited_for,
+            moved_on=sum(1 for m in live if m.clock > opened.round),
+            spent_s=now - opened.asked_at,
+            grace_s=opened.grace_s,
+            grace_over=now >= opened.asked_at + opened.grace_s,
+            grace_on=self.setting.grace,
+        )
+
+    def _grace_window_s(self, live: Iterable[Member]) -> float:
+        if not self.setting.grace:
+            return 0.0
+        return grace_window_s(
+            step_s=median([m.step_s for m in live if m.step_s is not None]),
+            quorum_s=self.measured.quorum_s,
+            sync_s=self.measured.sync_s,
+            overlap_steps=self.setting.overlap_steps,
+            grace_factor=self.setting.grace_factor,
+        )
+
+    def _next_wake(self) -> float | None:
+        times = [self.members.next_expiry(self.setting.liveness_s), self._persist_retry_at]
+        if self.phase is Phase.STARTING:
+            ready = [m.ready_since for m in self.members.live() if m.ready_since is not None]
+            times += [since + self.setting.start_timeout_s for since in ready]
+        if self.phase is Phase.GRACE and self._open is not None and self._open.asked_at is not None:
+            opened = self._open
+            if opened.closing is None and opened.answers() >= self._quorum(len(self.members.live())):
+                times.append(self._open.asked_at + opened.grace_s)
+        return min((t for t in times if t is not None), default=None)
