@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gruppetto.protocol.events import (
@@ -96,7 +96,6 @@ dials = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(dials, st.lists(st.tuples(st.floats(0, 5), anything), max_size=80))
 def test_nothing_that_can_be_said_breaks_the_syncer(setting: dict[str, Any], script: list[tuple[float, Any]]) -> None:
     core = SyncerCore(ProtocolSetting(**setting), run_id="run", layout_hash="layout")

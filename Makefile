@@ -1,0 +1,47 @@
+# Two commands on a fresh machine: make demo, make test. Both install what they need into .venv.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done || echo python3)
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+ARGS ?=
+
+.PHONY: help setup demo test check fuzz bench docs experiments clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready  ## install everything into .venv
+
+$(VENV)/.ready: pyproject.toml constraints.txt tools/setup_venv.py
+	@$(if $(PYTHON),$(PYTHON),python3) tools/setup_venv.py $(VENV)
+
+demo: setup  ## a syncer and four learners on this machine train a small language model (ARGS='--rounds 200')
+	@$(RUN) -m gruppetto demo $(ARGS)
+
+test: setup  ## all tests (ARGS='tests/protocol -x')
+	@$(RUN) -m pytest $(ARGS)
+
+check: setup  ## style, types, and who may import whom
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+
+fuzz: setup  ## random histories against the protocol's invariants (the fault fuzzer with disk and network is yet to come)
+	@$(RUN) -m pytest tests/protocol/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
+
+bench: setup  ## speed against the limits of this machine
+	@$(RUN) benchmarks/merge.py
+	@$(RUN) benchmarks/persist.py
+	@$(RUN) benchmarks/attach_overhead.py
+
+experiments: setup  ## the sweep behind the demo's preset, and decoupled against single and data parallel (hours)
+	@$(RUN) experiments/demo_sweep.py $(ARGS)
+	@$(RUN) experiments/gap.py $(ARGS)
+
+docs:  ## the documentation is Markdown in docs/; a site is yet to come
+	@echo "Read docs/ARCHITECTURE.md first. There is no generated site yet."
+
+clean:  ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
