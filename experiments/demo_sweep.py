@@ -1,7 +1,7 @@
 """Which H, η, μ and apply mode suit a short run? The sweep behind the demo's preset.
 
-Four learners in virtual time, one of them two times slower, as in the demo; 700 rounds. ``single`` and ``data-parallel``
-at the same number of rounds frame the result.
+Four learners in virtual time, one of them two times slower, as in the demo; 700 rounds. ``single`` and
+``data-parallel`` at the same number of rounds frame the result.
 
     python experiments/demo_sweep.py --out experiments/results/demo_sweep.json
 

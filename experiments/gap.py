@@ -1,8 +1,9 @@
 """How much of the gap between one learner and data parallel do decoupled learners close?
 
-For every seed three runs on the same model, data slots and number of rounds T: ``single`` (one learner), ``data-parallel``
-(M learners, gradients averaged every step) and ``decoupled`` (M learners under the shipping cores, in virtual time, outer
-optimizer ``auto``). The share closed is (single − decoupled) / (single − data-parallel), in held-out nats.
+For every seed three runs on the same model, data slots and number of rounds T: ``single`` (one learner),
+``data-parallel`` (M learners, gradients averaged every step) and ``decoupled`` (M learners under the shipping
+cores, in virtual time, outer optimizer ``auto``). The share closed is (single − decoupled) / (single −
+data-parallel), in held-out nats.
 
     python experiments/gap.py --seeds 5 --rounds 1500 --out experiments/results/gap.json
 
