@@ -1,0 +1,17 @@
+"""Real time: the syncer as a service, and a learner's link to it. No torch.
+
+The syncer, from the outside in::
+
+    serving        the process: address, threads, timer, signals         setting     what it may be told
+    http_server    the endpoints                                         memory      the same without sockets
+    service        what a transport calls                                health      what people see
+    engine         one run: the core and all that its decisions set in motion
+    driver         event → tape → core → tape → action                   clock       the only home of clocks
+    switchboard    which learner is behind which connection              connection  what waits to be sent to it
+    intake         bodies coming in                                      parameters  Θ, momentum, running merges
+    store          the durable state                                     durable     files whole or not at all
+    worker         where slow work is done                               model_stream, tensorfile, saved_model
+
+Both sides share ``wire`` (frames, headers, limits), ``cut`` (the fragments of a run) and ``transport`` (the link's
+shape). The learner's side is ``client`` and what it imports.
+"""

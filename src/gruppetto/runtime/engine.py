@@ -1,0 +1,366 @@
+"""One run at work: the core, and everything that its decisions set in motion.
+
+::
+
+    events ──▶ feed ──▶ SyncerCore ──▶ perform ──▶ Send, Publish          to the switchboard
+                 ▲                        │
+                 └───── completions ──────┴──────▶ Fold, TakeOuterStep     to the merge worker
+                                          └──────▶ Persist                 to the disk worker
+
+The order rule of :mod:`gruppetto.protocol.actions` holds because each step is started only by the action that the core
+gives after the completion of the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from gruppetto.errors import RunFailed
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.layout import Layout, first_difference
+from gruppetto.numerics.outer import OuterSetting
+from gruppetto.protocol.actions import (
+    Alarm,
+    Drop,
+    Fold,
+    MemberChanged,
+    Persist,
+    Publish,
+    QuorumMet,
+    RoundClosed,
+    Send,
+    SyncerAction,
+    TakeOuterStep,
+)
+from gruppetto.protocol.events import (
+    Folded,
+    OuterStepped,
+    Persisted,
+    PersistFailed,
+    Published,
+    Settle,
+    SyncerEvent,
+    Tick,
+)
+from gruppetto.protocol.messages import Answer, Hello, Refusal, RefusalReason, Welcome
+from gruppetto.protocol.round import Phase
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.syncer import SyncerCore
+from gruppetto.protocol.units import Round
+from gruppetto.runtime.clock import Clock
+from gruppetto.runtime.connection import Connection
+from gruppetto.runtime.cut import cut, merge_rules
+from gruppetto.runtime.driver import Driver
+from gruppetto.runtime.health import Observer
+from gruppetto.runtime.intake import Body, Intake
+from gruppetto.runtime.parameters import Parameters, StepReport
+from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.store import Store
+from gruppetto.runtime.switchboard import Switchboard
+from gruppetto.runtime.wire import WelcomeFrame
+from gruppetto.runtime.worker import Worker
+from gruppetto.trace.log import TraceWriter
+from gruppetto.trace.schema import core_header
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger("gruppetto.syncer")
+
+SETTLE_TRIES = 3
+"""How often the books of a finished run are tried to be made durable. Its weights are already."""
+
+
+class Engine:
+    """Made as soon as the layout is known: from the first learner, or from the store."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        protocol: ProtocolSetting,
+        setting: SyncerSetting,
+        outer: OuterSetting,
+        *,
+        store: Store,
+        clock: Clock,
+        trace: TraceWriter,
+        merger: Worker,
+        disk: Worker,
+        seen: Observer,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.layout, self.setting, self.seen = layout, setting, seen
+        self._store, self._clock, self._trace = store, clock, trace
+        self._merger, self._disk, self._on_change = merger, disk, on_change
+        self.over = False
+        """The run is finished and put away, or it has failed."""
+        self.failure: RunFailed | None = None
+        self.seeder: tuple[str, int] | None = None
+        """(learner, incarnation) that was asked for the initial weights."""
+        self.published_round = store.state.round if store.state is not None else Round(0)
+        """The newest round whose result is published."""
+        self._settle_at: float | None = None
+        self._settle_tries = 0
+        self._at_the_door: Body | None = None
+        self._guest: Layout | None = None
+        parts = cut(layout, protocol.num_fragments, setting.fragmenter, setting.merge)
+        if parts.notice:
+            _log.info("%s", parts.notice)
+        self.fragments_asked = protocol.num_fragments
+        self.protocol = replace(protocol, num_fragments=parts.num_fragments)
+        self.parameters = Parameters(
+            parts, rules=merge_rules(layout, setting.merge), outer=outer, downlink=CODECS[setting.downlink]
+        )
+        largest_numel = max(spec.numel for spec in parts.fragments)
+        self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
+        self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
+        self.switchboard = Switchboard(self._dress)
+        self.core = SyncerCore(
+            self.protocol,
+            run_id=store.run_id,
+            layout_hash=layout.layout_hash,
+            epoch=store.epoch,
+            state=store.state,
+        )
+        self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
+        self._write_header()
+
+    # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def wake_at(self) -> float | None:
+        return min((t for t in (self.core.wake_at, self._settle_at) if t is not None), default=None)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._settle_at is not None and self._clock.now() >= self._settle_at:
+            self._settle()
+        else:
+            self.feed(Tick())
+
+    def feed(self, event: SyncerEvent) -> None:
+        """Take in an event and carry out what comes of it."""
+        if self.failure is not None:
+            return
+        try:
+            self._driver.feed(event)
+            if not self._driver.busy:
+                self._look_for_the_end()
+        except Exception as error:
+            self._fail(error)
+        self._on_change()
+
+    def greet(self, connection: Connection, hello: Hello, layout: Layout) -> None:
+        """A learner introduces itself on a new connection."""
+        self.switchboard.plug_in(connection)
+        self._guest = layout
+        self.feed(hello)
+        self._guest = None
+
+    def decide(self, answer: Answer, body: Body) -> bool:
+        """Let the core decide on a contribution whose body is here; whether it is merged."""
+        assert self._at_the_door is None
+        self._at_the_door = body
+        self.feed(replace(answer, finite=body.inspection.finite))
+        turned_away, self._at_the_door = self._at_the_door is not None, None
+        if turned_away:
+            body.release()
+        return not turned_away
+
+    def note_ledger(self) -> None:
+        """Write the books into the trace, as they stand."""
+        self._note_traffic()
+        ledger = self.core.ledger
+        self._trace.note(
+            self._driver.now,
+            "syncer",
+            "ledger",
+            **ledger.in_tokens(),
+            num_fragments=ledger.num_fragments,
+            fragment_tokens={
+                "merged": ledger.totals.merged,
+                "discarded": ledger.totals.discarded,
+                "lost": ledger.totals.lost,
+                "open": ledger.open_total(),
+            },
+            discarded_by=ledger.discarded_by,
+            merged_by=ledger.merged_by,
+            consumed_by=ledger.consumed_by,
+        )
+        self._trace.flush()
+
+    # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _perform(self, action: SyncerAction) -> None:
+        self.seen.saw(self._driver.now, action)
+        match action:
+            case Send():
+                self._send(action)
+            case Fold():
+                self._fold(action)
+            case Drop():
+                _log.info("%s: fragment %d dropped: %s", action.learner, action.fragment, action.reason.value)
+            case TakeOuterStep():
+                self._take_outer_step(action)
+            case Persist():
+                self._persist(action)
+            case Publish():
+                self._publish(action)
+            case QuorumMet():
+                pass
+            case RoundClosed():
+                _log.debug("round %d: %s; %d learners", action.round, action.why, len(action.participants))
+            case MemberChanged():
+                _log.info("%s is %s: %s", action.learner, action.state, action.why)
+            case Alarm():
+                _log.warning("%s: %s", action.kind.value, action.text)
+            case _:
+                assert_never(action)
+
+    def _send(self, action: Send) -> None:
+        message = action.message
+        match message:
+            case Welcome(seed=True):
+                self.seeder = (action.to, message.incarnation)
+                self.parameters.forget_seed()
+            case Refusal(reason=RefusalReason.LAYOUT) if self._guest is not None:
+                difference = first_difference(self.layout, self._guest)
+                message = replace(message, text=f"{message.text}: {difference}")
+            case _:
+                pass
+        self.switchboard.send(action.to, action.session, message)
+
+    def _fold(self, action: Fold) -> None:
+        body, self._at_the_door = self._at_the_door, None
+        assert body is not None, "a contribution is decided on with its bytes at hand"
+        codec = self.contributions.codec
+
+        def done(_: None) -> None:
+            body.release()
+            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner))
+
+        self._merger.submit(lambda: self.parameters.fold(action.fragment, body, codec, action.weight), done, self._fail)
+
+    def _take_outer_step(self, action: TakeOuterStep) -> None:
+        def done(report: StepReport) -> None:
+            self._trace.note(
+                self._driver.now,
+                "syncer",
+                "outer-step",
+                round=action.round,
+                merged_norm=report.merged_norm,
+                update_norm=report.update_norm,
+                degenerate=report.degenerate,
+            )
+            self.feed(OuterStepped(round=action.round, zero=report.zero, not_finite=report.not_finite))
+
+        self._merger.submit(lambda: self.parameters.outer_step(action.fragments, action.round), done, self._fail)
+
+    def _persist(self, action: Persist) -> None:
+        values = self.parameters.pending(action.fragments)
+
+        def done(_: None) -> None:
+            self.feed(Persisted(round=action.round))
+            if self._settle_tries:
+                self._put_away()
+
+        def failed(error: Exception) -> None:
+            if not isinstance(error, OSError):
+                self._fail(error)
+                return
+            self.feed(PersistFailed(round=action.round, why=error.strerror or str(error)))
+            if self._settle_tries:
+                self._settle_again(error)
+
+        self._disk.submit(lambda: self._store.commit(action.state, values, self.layout), done, failed)
+
+    def _publish(self, action: Publish) -> None:
+        self.parameters.publish([p for p, _ in action.message.versions])
+        self.published_round = action.message.round
+        self.switchboard.announce(action.to, action.message)
+        self._note_traffic()
+        self.feed(Published(round=action.message.round))
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_for_the_end(self) -> None:
+        if self.core.phase is not Phase.FINISHED or self._settle_tries:
+            return
+        if not self.core.members.connected():
+            self._settle()
+        elif self._settle_at is None:
+            self._settle_at = self._clock.now() + self.setting.goodbye_s
+
+    def _settle(self) -> None:
+        """Everybody has said goodbye, or has had the time to."""
+        self._settle_at = None
+        self._settle_tries += 1
+        self.feed(Settle())
+
+    def _settle_again(self, error: OSError) -> None:
+        _log.warning("the books of the finished run could not be made durable: %s", error)
+        if self._settle_tries < SETTLE_TRIES:
+            self._settle()
+        else:
+            self._put_away()
+
+    def _put_away(self) -> None:
+        self.note_ledger()
+        self.over = True
+        self._on_change()
+
+    def _fail(self, error: Exception) -> None:
+        """A mistake of ours. Nothing more is decided; what is durable stays."""
+        _log.error("the syncer stops", exc_info=error)
+        self.failure = RunFailed(f"the syncer stopped: {type(error).__name__}: {error}")
+        self.failure.__cause__ = error
+        self.over = True
+        self._on_change()
+
+    # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _dress(self, welcome: Welcome) -> WelcomeFrame:
+        return WelcomeFrame(
+            welcome=welcome,
+            fragmenter=self.setting.fragmenter,
+            fragments_asked=self.fragments_asked,
+            merge=self.setting.merge,
+            uplink=self.setting.uplink,
+            downlink=self.setting.downlink,
+            layout_hash=self.layout.layout_hash,
+            fragmentation_hash=self.parameters.parts.fragmentation_hash,
+            liveness_s=self.protocol.liveness_s,
+            run=dict(self.setting.run),
+        )
+
+    def _write_header(self) -> None:
+        made_of = core_header(
+            self.protocol,
+            run_id=self.core.run_id,
+            layout_hash=self.layout.layout_hash,
+            epoch=self.core.epoch,
+            state=self._store.state,
+        )
+        self._trace.header(
+            {
+                **made_of,
+                "numel": self.layout.numel,
+                "uplink": self.setting.uplink,
+                "downlink": self.setting.downlink,
+                "outer": self.parameters.outer,
+            }
+        )
+
+    def _note_traffic(self) -> None:
+        seen = self.seen
+        self._trace.note(
+            self._driver.now,
+            "syncer",
+            "traffic",
+            round=self.core.round,
+            up=seen.traffic.up,
+            down=seen.traffic.down,
+            malformed=seen.malformed,
+        )

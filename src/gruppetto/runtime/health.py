@@ -1,0 +1,154 @@
+"""What people and tools see of a running syncer: one dictionary, plain enough for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gruppetto.protocol.actions import Alarm, QuorumMet, RoundClosed, SyncerAction
+from gruppetto.protocol.membership import Member
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.syncer import SyncerCore
+from gruppetto.protocol.units import LearnerId, Round
+
+__all__ = ["RECENT_ROUNDS", "Observer", "status_before_the_first_learner", "status_of"]
+
+RECENT_ROUNDS = 5
+"""A learner takes part if it was merged in one of so many last rounds."""
+ALARMS_KEPT = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """Bytes of tensors and frames since this process began."""
+
+    up: int = 0
+    """From the learners."""
+    down: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Observer:
+    """Remembers what the core decided, as far as somebody may want to see it. Decides nothing."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+    malformed: int = 0
+    """Messages and bodies that were refused before the core heard of them."""
+    last_merged: dict[LearnerId, Round] = field(default_factory=dict)
+    merged_rounds: dict[LearnerId, int] = field(default_factory=dict)
+    metrics: dict[LearnerId, dict[str, float]] = field(default_factory=dict)
+    alarms: deque[tuple[float, Alarm]] = field(default_factory=lambda: deque(maxlen=ALARMS_KEPT))
+    quorum: QuorumMet | None = None
+    closed: RoundClosed | None = None
+
+    def saw(self, now: float, action: SyncerAction) -> None:
+        """Take note of an action."""
+        match action:
+            case QuorumMet():
+                self.quorum = action
+            case RoundClosed():
+                self.closed = action
+                for learner in action.participants:
+                    self.last_merged[learner] = action.round
+                    self.merged_rounds[learner] = self.merged_rounds.get(learner, 0) + 1
+            case Alarm():
+                self.alarms.append((now, action))
+            case _:
+                pass
+
+
+def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
+    """Where the run stands. Times are in seconds since this syncer began; a share or time not known yet is None."""
+    live = [m.learner for m in core.members.live()]
+    recently = core.round - RECENT_ROUNDS
+    taking_part = [name for name in live if seen.last_merged.get(name, -1) > recently]
+    return {
+        "run_id": core.run_id,
+        "epoch": core.epoch,
+        "round": core.round,
+        "rounds": core.setting.rounds,
+        "phase": core.phase.value,
+        "waiting_for": core.waiting_for,
+        "uptime_s": now,
+        "layout_hash": core.layout_hash,
+        "num_fragments": core.setting.num_fragments,
+        "sync_period": core.setting.sync_period,
+        "min_quorum": core.setting.min_quorum,
+        "live": len(live),
+        "taking_part": len(taking_part),
+        "learners": {m.learner: _learner(core, seen, m) for m in core.members},
+        "quorum": _quorum(core, seen),
+        "grace": _grace(core, seen),
+        "tokens": dict(core.ledger.in_tokens()),
+        "fragment_tokens": {
+            "merged": core.ledger.totals.merged,
+            "discarded": core.ledger.totals.discarded,
+            "lost": core.ledger.totals.lost,
+            "open": core.ledger.open_total(),
+            "discarded_by": dict(sorted(core.ledger.discarded_by.items())),
+        },
+        "rejected": _rejected(core, seen),
+        "bytes": {"up": seen.traffic.up, "down": seen.traffic.down},
+        "alarms": [{"t": t, "kind": alarm.kind.value, "text": alarm.text} for t, alarm in seen.alarms],
+    }
+
+
+def status_before_the_first_learner(
+    setting: ProtocolSetting, seen: Observer, *, run_id: str, epoch: int, now: float
+) -> dict[str, Any]:
+    """The same keys while nobody has said yet what the model looks like."""
+    core = SyncerCore(setting, run_id=run_id, layout_hash="")
+    return {**status_of(core, seen, now), "epoch": epoch}
+
+
+def _learner(core: SyncerCore, seen: Observer, member: Member) -> dict[str, Any]:
+    name = member.learner
+    return {
+        "state": member.phase.value,
+        "clock": member.clock,
+        "step_s": member.step_s,
+        "steps": member.steps,
+        "tokens": core.ledger.consumed_by.get(name, 0),
+        "merged_fragment_tokens": core.ledger.merged_by.get(name, 0),
+        "last_merged_round": seen.last_merged.get(name),
+        "merged_rounds": seen.merged_rounds.get(name, 0),
+        "slot": member.slot,
+        "incarnation": member.incarnation,
+        "metrics": finite(seen.metrics.get(name, {})),
+    }
+
+
+def _quorum(core: SyncerCore, seen: Observer) -> dict[str, Any]:
+    opened, last = core.open_round, seen.quorum
+    return {
+        "open_round": opened.round if opened is not None else None,
+        "answers": opened.answers() if opened is not None else 0,
+        "last_s": last.quorum_s if last is not None else None,
+        "mean_s": core.measured.quorum_s,
+        "participants": list(seen.closed.participants) if seen.closed is not None else [],
+        "closed_because": seen.closed.why if seen.closed is not None else "",
+    }
+
+
+def _grace(core: SyncerCore, seen: Observer) -> dict[str, Any]:
+    return {
+        "on": core.setting.grace,
+        "window_s": seen.quorum.grace_s if seen.quorum is not None else None,
+        "spent_s": seen.closed.grace_spent_s if seen.closed is not None else None,
+        "sync_s": core.measured.sync_s,
+    }
+
+
+def _rejected(core: SyncerCore, seen: Observer) -> dict[str, int]:
+    counts = dict(sorted(core.rejected.items()))
+    if seen.malformed:
+        counts["malformed"] = counts.get("malformed", 0) + seen.malformed
+    return counts
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no word for NaN: None."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

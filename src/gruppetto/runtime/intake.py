@@ -1,0 +1,136 @@
+"""Taking in a body: bounded, checked while it arrives, and worth nothing until it is whole.
+
+Sizes are compared before a byte is read. Bodies go into a fixed number of reusable buffers; when all are in use,
+further uploads wait at their sockets. The checksum, the finite check and the norms are taken while the bytes arrive and
+are warm, so that folding is a single pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gruppetto.errors import ProtocolError
+from gruppetto.numerics.codec import Buffer, Codec
+from gruppetto.numerics.fragments import FragmentSpec
+from gruppetto.numerics.inspection import ChunkInspector, Inspection
+from gruppetto.runtime.wire import checksum, octets
+
+__all__ = ["Body", "Intake", "Upload"]
+
+INSPECT_BYTES = 1 << 18
+"""What has arrived is looked at in strides of this size, which stays in the cache."""
+
+
+class Body:
+    """A whole, checked body in a borrowed buffer. Give it back with ``release``."""
+
+    def __init__(self, payload: memoryview, inspection: Inspection, give_back: Callable[[], None]) -> None:
+        self.payload, self.inspection = payload, inspection
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        """The bytes are not needed any more. Twice does nothing."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+class Upload:
+    """A body on its way into ``buffer``, which is exactly as long as the body has to be.
+
+    A context manager: a body that is not whole when it ends is given up, and the buffer is free again.
+    """
+
+    def __init__(
+        self, spec: FragmentSpec, codec: Codec, crc: int, buffer: NDArray[np.uint8], give_back: Callable[[], None]
+    ) -> None:
+        assert len(buffer) == codec.payload_bytes(spec.numel)
+        self._buffer, self._give_back = buffer, give_back
+        self._inspector = ChunkInspector(spec, codec)
+        self._expected_crc, self._crc = crc, 0
+        self._arrived = self._inspected = 0
+        self._over = False
+
+    @property
+    def missing_bytes(self) -> int:
+        return len(self._buffer) - self._arrived
+
+    def write(self, chunk: Buffer) -> None:
+        """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
+        data = octets(chunk)
+        if len(data) > self.missing_bytes:
+            raise ProtocolError(f"the body is longer than the {len(self._buffer)} bytes it should have")
+        self._buffer[self._arrived : self._arrived + len(data)] = data
+        self._crc = checksum(data, self._crc)
+        self._arrived += len(data)
+        self._inspect_up_to(self._arrived // INSPECT_BYTES * INSPECT_BYTES)
+
+    def finish(self) -> Body:
+        """The body, if it is whole. Raises :class:`ProtocolError` if it is cut short or damaged."""
+        if self.missing_bytes:
+            raise ProtocolError(f"the body ends {self.missing_bytes} bytes too early")
+        if self._crc != self._expected_crc:
+            raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
+        self._inspect_up_to(self._arrived)
+        self._over = True
+        return Body(self._buffer.data, self._inspector.finish(), self._give_back)
+
+    def _inspect_up_to(self, stop: int) -> None:
+        """In strides of one size: wherever the network cut the body, the norms are the same to the last bit."""
+        for start in range(self._inspected, stop, INSPECT_BYTES):
+            self._inspector.update(self._buffer[start : min(start + INSPECT_BYTES, stop)])
+        self._inspected = stop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._over:
+            self._over = True
+            self._give_back()
+
+
+class Intake:
+    """Room for a fixed number of contributions, each as large as the largest fragment."""
+
+    def __init__(self, codec: Codec, largest_numel: int, num_bodies: int) -> None:
+        self.codec = codec
+        self.on_room: Callable[[], None] = _nobody_waits
+        """Called when a buffer has become free."""
+        self._buffer_bytes = codec.payload_bytes(largest_numel)
+        self._free: list[NDArray[np.uint8]] = []
+        self._unmade = num_bodies
+
+    def has_room(self) -> bool:
+        return bool(self._free) or self._unmade > 0
+
+    def open(self, spec: FragmentSpec, length: int, crc: int) -> Upload:
+        """Begin an upload of ``length`` bytes, while there is room. Raises :class:`ProtocolError` for a wrong size."""
+        expected = self.codec.payload_bytes(spec.numel)
+        if length != expected:
+            raise ProtocolError(
+                f"a {self.codec.name} body of fragment {spec.index} has {expected} bytes, {length} are announced"
+            )
+        assert self.has_room()
+        if self._free:
+            buffer = self._free.pop()
+        else:
+            self._unmade -= 1
+            buffer = np.empty(self._buffer_bytes, np.uint8)
+
+        def give_back() -> None:
+            self._free.append(buffer)
+            self.on_room()
+
+        return Upload(spec, self.codec, crc, buffer[:expected], give_back)
+
+
+def _nobody_waits() -> None:
+    pass

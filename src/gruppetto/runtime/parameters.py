@@ -1,0 +1,203 @@
+"""The tensors of the service: Θ, the outer optimizer's memory, and the running merges.
+
+Nobody ever reads a value while it is written. The outer step works on copies in spare buffers; they become the current
+value only at ``publish``, after they are durable, and the buffers of the old value are used again once its last reader
+has gone. A result that is not finite is thrown away with its momentum.
+
+``fold`` and ``outer_step`` belong to one worker thread, everything else to the thread of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gruppetto.numerics.accumulate import Accumulator
+from gruppetto.numerics.codec import CODECS, Codec
+from gruppetto.numerics.fragments import Fragmentation, FragmentSpec
+from gruppetto.numerics.kernels import Float32
+from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterSetting, OuterState
+from gruppetto.protocol.units import Fragment, Round, Version
+from gruppetto.runtime.intake import Body
+from gruppetto.runtime.wire import checksum
+
+__all__ = ["Parameters", "StepReport", "Value"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Value:
+    """One version of one fragment: flat float32 [numel], and the body that learners download."""
+
+    version: Version
+    theta: Float32
+    outer_state: OuterState
+    body: NDArray[np.uint8]
+    """Θ in the downlink's encoding; with fp32 the very bytes of ``theta``."""
+    checksum: int
+    readers: int = 0
+    retired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What came of the outer steps of a round."""
+
+    zero: tuple[Fragment, ...]
+    not_finite: tuple[Fragment, ...]
+    degenerate: tuple[str, ...]
+    """Large tensors whose gradients cancelled exactly."""
+    merged_norm: float
+    """Of the merged gradients of all fragments together."""
+    update_norm: float
+
+
+class Parameters:
+    """All fragments of a run."""
+
+    def __init__(self, parts: Fragmentation, *, rules: Mapping[str, str], outer: OuterSetting, downlink: Codec) -> None:
+        self.parts, self.outer, self.downlink = parts, outer, downlink
+        self._rules = rules
+        self._current: dict[Fragment, Value] = {}
+        self._next: dict[Fragment, Value] = {}
+        self._merges: dict[Fragment, Accumulator] = {}
+        self._spares = _Spares(most_kept=2 + 2 * len(parts.fragments))
+
+    @property
+    def seeded(self) -> bool:
+        """Every fragment has a published value."""
+        return len(self._current) == len(self.parts.fragments)
+
+    def spec(self, fragment: Fragment) -> FragmentSpec:
+        return self.parts.fragments[fragment]
+
+    # ── the values ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def current(self, fragment: Fragment) -> Value | None:
+        """The published value, borrowed: give it back with :meth:`release`."""
+        value = self._current.get(fragment)
+        if value is not None:
+            value.readers += 1
+        return value
+
+    def release(self, value: Value) -> None:
+        """A reader has gone."""
+        value.readers -= 1
+        self._recycle(value)
+
+    def seed(self, fragment: Fragment, body: Body) -> None:
+        """Take initial weights as version 0, to be published with all others."""
+        theta = np.frombuffer(body.payload, "<f4").copy()
+        self._next[fragment] = self._value(Version(0), theta, OUTER_OPTIMIZERS[self.outer.optimizer].init(theta))
+
+    def forget_seed(self) -> None:
+        self._next.clear()
+
+    @property
+    def seed_is_complete(self) -> bool:
+        return len(self._next) == len(self.parts.fragments)
+
+    def restore(self, fragment: Fragment, version: Version, theta: Float32, outer_state: OuterState) -> None:
+        """Take a value that is durable already as the published one."""
+        own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
+        self._current[fragment] = self._value(version, theta.copy(), own)
+
+    def pending(self, fragments: Iterable[Fragment]) -> dict[Fragment, tuple[Float32, OuterState]]:
+        """What the outer steps made of these fragments, to be made durable."""
+        return {p: (self._next[p].theta, self._next[p].outer_state) for p in fragments}
+
+    def publish(self, fragments: Iterable[Fragment]) -> None:
+        """The new values become the current ones, all at once. Only after they are durable."""
+        for p in fragments:
+            old, self._current[p] = self._current.get(p), self._next.pop(p)
+            if old is not None:
+                old.retired = True
+                self._recycle(old)
+
+    # ── the worker thread ────────────────────────────────────────────────────────────────────────────────────────
+
+    def fold(self, fragment: Fragment, body: Body, codec: Codec, weight: float) -> None:
+        """Fold a contribution into the running merge of its fragment."""
+        merge = self._merges.get(fragment)
+        if merge is None:
+            spec = self.spec(fragment)
+            merge = Accumulator(spec, [self._rules[piece.name] for piece in spec.pieces])
+            self._merges[fragment] = merge
+        stats = merge.fold_encoded(body.payload, codec, weight, body.inspection)
+        assert stats.finite, "the gate lets nothing else in"
+
+    def outer_step(self, fragments: Iterable[Fragment], round: Round) -> StepReport:
+        """Close the running merges and take one outer step on each."""
+        zero: list[Fragment] = []
+        not_finite: list[Fragment] = []
+        degenerate: list[str] = []
+        merged_sq = update_sq = 0.0
+        for p in fragments:
+            merge, old = self._merges[p], self._current[p]
+            theta = self._spares.copy_of(old.theta)
+            outer_state = tuple(self._spares.copy_of(part) for part in old.outer_state)
+            stats = merge.outer_step(theta, outer_state, self.outer.optimizer, self.outer.lr, self.outer.momentum)
+            merge.reset()
+            degenerate += stats.degenerate
+            if not stats.finite:
+                not_finite.append(p)
+                self._spares.put(theta, *outer_state)
+                continue
+            if stats.zero:
+                zero.append(p)
+            merged_sq += float(np.square(stats.merged_norm).sum())
+            update_sq += stats.update_norm**2
+            self._next[p] = self._value(Version(round), theta, outer_state)
+        return StepReport(
+            zero=tuple(zero),
+            not_finite=tuple(not_finite),
+            degenerate=tuple(degenerate),
+            merged_norm=merged_sq**0.5,
+            update_norm=update_sq**0.5,
+        )
+
+    # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _value(self, version: Version, theta: Float32, outer_state: OuterState) -> Value:
+        body = theta.view(np.uint8) if self.downlink is CODECS["fp32"] else self.downlink.encode(theta)
+        return Value(version=version, theta=theta, outer_state=outer_state, body=body, checksum=checksum(body))
+
+    def _recycle(self, value: Value) -> None:
+        if value.retired and value.readers == 0:
+            self._spares.put(value.theta, *value.outer_state)
+
+
+class _Spares:
+    """Buffers to be used again: touching fresh memory costs three times as much as writing to it.
+
+    A buffer may be somewhat larger than what it holds, since no two fragments are quite the same size.
+    """
+
+    WASTE = 1.25
+
+    def __init__(self, most_kept: int) -> None:
+        self._most_kept = most_kept
+        self._buffers: list[Float32] = []
+        self._lock = Lock()
+
+    def copy_of(self, values: Float32) -> Float32:
+        copy = self._take(values.size)[: values.size]
+        copy[:] = values
+        return copy
+
+    def put(self, *arrays: Float32) -> None:
+        """Whatever :meth:`copy_of` made and nobody reads any more."""
+        with self._lock:
+            self._buffers += [array if array.base is None else cast(Float32, array.base) for array in arrays]
+            del self._buffers[: -self._most_kept]
+
+    def _take(self, numel: int) -> Float32:
+        with self._lock:
+            fitting = [i for i, b in enumerate(self._buffers) if numel <= b.size <= self.WASTE * numel]
+            if fitting:
+                return self._buffers.pop(min(fitting, key=lambda i: self._buffers[i].size))
+        return np.empty(numel, np.float32)

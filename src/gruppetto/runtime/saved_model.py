@@ -1,0 +1,35 @@
+"""The model in a state directory that no syncer is using: for export after a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gruppetto.errors import StateError
+from gruppetto.numerics.kernels import Float32
+from gruppetto.protocol.units import Round
+from gruppetto.runtime.cut import cut
+from gruppetto.runtime.store import Store
+
+__all__ = ["load_model"]
+
+
+def load_model(state: Path) -> tuple[Round, dict[str, Float32]]:
+    """The newest closed round and all tensors of Θ by name, float32, in the order of the layout.
+
+    Raises :class:`StateError` if there is no model, the files are damaged, or a syncer is using them.
+    """
+    if not (state / "state.msgpack").exists():
+        raise StateError("holds no run", where=str(state), fix="name the state directory of one")
+    with Store(state, identity=None) as store:
+        if store.state is None or not store.state.versions:
+            raise StateError("holds no weights yet", where=str(state), fix="let the run close a round first")
+        layout, identity = store.layout(), store.identity
+        parts = cut(layout, identity.fragments_asked, identity.fragmenter, identity.merge)
+        model = {tensor.name: np.empty(tensor.numel, np.float32) for tensor in layout.tensors}
+        for p, theta, _ in store.load():
+            for piece in parts.fragments[p].pieces:
+                model[piece.name][piece.start : piece.stop] = theta[piece.offset : piece.offset + piece.numel]
+        shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+        return store.state.round, {name: values.reshape(shapes[name]) for name, values in model.items()}

@@ -1,0 +1,312 @@
+"""The syncer without a network: what a transport calls.
+
+Everything here happens in one thread and at once; what takes long is given to a worker and comes back as an event. A
+transport (:mod:`~gruppetto.runtime.http_server`, :mod:`~gruppetto.runtime.memory`) calls in with encoded frames and
+bodies, empties the connections, and calls :meth:`SyncerService.tick` no later than :attr:`SyncerService.wake_at`.
+
+Whatever is malformed raises :class:`ProtocolError` before the core hears of it, is counted, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gruppetto.errors import ProtocolError, RunFailed
+from gruppetto.numerics.layout import Layout
+from gruppetto.numerics.outer import choose_outer
+from gruppetto.protocol.events import LinkLost, Seeded
+from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Progress, Refusal, RefusalReason
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
+from gruppetto.runtime.clock import Clock
+from gruppetto.runtime.connection import Connection
+from gruppetto.runtime.engine import Engine
+from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
+from gruppetto.runtime.intake import Upload
+from gruppetto.runtime.model_stream import ModelStream
+from gruppetto.runtime.parameters import Value
+from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.store import Identity, Store
+from gruppetto.runtime.switchboard import refuse
+from gruppetto.runtime.wire import (
+    FROM_LEARNER,
+    WIRE_VERSION,
+    CloseCode,
+    HelloFrame,
+    ProgressFrame,
+    decode_frame,
+)
+from gruppetto.runtime.worker import Worker
+from gruppetto.trace.log import TraceWriter
+
+__all__ = ["SyncerService"]
+
+_log = logging.getLogger("gruppetto.syncer")
+
+NOT_FOR_METRICS = frozenset({"self", "t", "who", "kind", "steps"})
+"""Names that mean something else in a note of the trace."""
+
+
+class SyncerService:
+    """One syncer on its state directory. Raises :class:`StateError` when that cannot be used.
+
+    ``on_change`` is called after every event: :attr:`wake_at` and :attr:`over` may have changed.
+    """
+
+    def __init__(
+        self,
+        protocol: ProtocolSetting,
+        setting: SyncerSetting,
+        *,
+        clock: Clock,
+        trace: TraceWriter,
+        merger: Worker,
+        disk: Worker,
+    ) -> None:
+        self.protocol, self.setting = protocol, setting
+        self.on_change: Callable[[], None] = _nobody_listens
+        self.seen = Observer()
+        self._clock, self._trace, self._merger, self._disk = clock, trace, merger, disk
+        self._outer, why = choose_outer(setting.outer, protocol.rounds, protocol.sync_period)
+        identity = Identity(
+            fragments_asked=protocol.num_fragments,
+            fragmenter=setting.fragmenter,
+            merge=setting.merge,
+            optimizer=self._outer.optimizer,
+        )
+        self._store = Store(setting.state, identity=identity, run_id=setting.run_id)
+        self.engine: Engine | None = None
+        """None until the layout is known."""
+        try:
+            self._claim()
+        except BaseException:
+            self._store.close()
+            raise
+        _log.info("run %s, epoch %d; outer optimizer: %s", self.run_id, self._store.epoch, why)
+
+    @property
+    def run_id(self) -> str:
+        return self._store.run_id
+
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch
+
+    @property
+    def wake_at(self) -> float | None:
+        """When :meth:`tick` wants to be called, on the service's clock; None: not before something happens."""
+        return None if self.engine is None else self.engine.wake_at
+
+    @property
+    def over(self) -> bool:
+        """The run is finished and put away, or it has failed (then ``failure`` says how)."""
+        return self.engine is not None and self.engine.over
+
+    @property
+    def failure(self) -> RunFailed | None:
+        return None if self.engine is None else self.engine.failure
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self.engine is not None:
+            self.engine.tick()
+
+    def say_farewell(self) -> None:
+        """The syncer stops: tell the learners, who will dial until it is back."""
+        if self.engine is not None:
+            self.engine.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
+
+    def close(self) -> None:
+        """Finish what the workers have begun and let go of the state. Whatever was published is durable already."""
+        self._merger.close()
+        self._disk.close()
+        if self.engine is not None:
+            self.engine.note_ledger()
+        self._store.close()
+
+    # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def greet(self, data: bytes, peer: str) -> Connection:
+        """The first frame of a control connection from ``peer``. The answer waits in the connection."""
+        frame = decode_frame(data, {"HelloFrame"})
+        assert isinstance(frame, HelloFrame)
+        self.seen.traffic.up += len(data)
+        if frame.wire != WIRE_VERSION:
+            raise ProtocolError(f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}")
+        layout = frame.to_layout()
+        if layout.numel == 0:
+            raise ProtocolError("the model has no elements to train")
+        hello = frame.hello
+        connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
+        if self.engine is None and not hello.can_seed:
+            text = "the syncer has no weights yet and this learner has none to give; start one with initial weights"
+            refuse(connection, Refusal(reason=RefusalReason.CANNOT_SEED, text=text))
+            return connection
+        if self.engine is None:
+            self.engine = self._make_engine(layout)
+        self.engine.greet(connection, hello, layout)
+        return connection
+
+    def receive(self, connection: Connection, data: bytes) -> None:
+        """Any later frame of a control connection. After a :class:`ProtocolError` it is to be closed."""
+        frame = decode_frame(data, FROM_LEARNER)
+        self.seen.traffic.up += len(data)
+        engine = self.engine
+        if engine is None or connection.closing is not None or not engine.switchboard.is_current(connection):
+            return  # it is about to close; what it still says counts no more
+        match frame:
+            case ProgressFrame(progress=news, metrics=metrics):
+                _check_speaker(connection, news.learner)
+                if metrics:
+                    self.seen.metrics[news.learner] = metrics
+                    self._note_metrics(news, metrics)
+                engine.feed(news)
+            case Deferred() | Goodbye():
+                _check_speaker(connection, frame.learner)
+                engine.feed(frame)
+            case _:
+                raise AssertionError(frame)
+
+    def lost(self, connection: Connection) -> None:
+        """A control connection has closed."""
+        if self.engine is not None and self.engine.switchboard.unplug(connection) and connection.incarnation:
+            self.engine.feed(LinkLost(learner=connection.learner, incarnation=connection.incarnation))
+
+    def heartbeat(self, data: bytes) -> None:
+        """A heartbeat, which comes on a connection of its own."""
+        beat = decode_frame(data, {"Heartbeat"})
+        assert isinstance(beat, Heartbeat)
+        if self.engine is not None:
+            self.engine.feed(beat)
+
+    # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open_contribution(self, answer: Answer, codec: str, length: int, crc: int) -> Upload:
+        """Take a buffer for a contribution of ``length`` bytes. Only while ``engine.contributions.has_room()``."""
+        engine = self.engine_for(answer.fragment)
+        wanted = engine.contributions.codec.name
+        if codec != wanted:
+            raise ProtocolError(f"contributions of this run come as {wanted}, not {codec[:32]!r}")
+        return engine.contributions.open(engine.parameters.spec(answer.fragment), length, crc)
+
+    def contribute(self, answer: Answer, upload: Upload) -> str:
+        """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection."""
+        body = upload.finish()
+        self.seen.traffic.up += len(body.payload)
+        return "taken" if self.engine_for(answer.fragment).decide(answer, body) else "dropped"
+
+    def open_seed(
+        self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, length: int, crc: int
+    ) -> Upload:
+        """Take a buffer for initial weights, from the learner that was asked for them."""
+        engine = self.engine_for(fragment)
+        _check_seeder(engine, learner, incarnation)
+        return engine.seeds.open(engine.parameters.spec(fragment), length, crc)
+
+    def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, upload: Upload) -> None:
+        """The initial weights of one fragment are here. With the last one the run goes on."""
+        engine = self.engine_for(fragment)
+        body = upload.finish()
+        try:
+            _check_seeder(engine, learner, incarnation)
+            self.seen.traffic.up += len(body.payload)
+            if not body.inspection.finite:
+                raise ProtocolError(f"the initial weights of fragment {fragment} hold NaN or infinity")
+            engine.parameters.seed(fragment, body)
+        finally:
+            body.release()
+        if engine.parameters.seed_is_complete:
+            engine.seeder = None
+            engine.feed(Seeded(learner=learner, incarnation=incarnation))
+
+    def engine_for(self, fragment: Fragment) -> Engine:
+        """The engine, if it has this fragment."""
+        if self.engine is None:
+            raise ProtocolError("no learner has said yet what the model looks like")
+        if not 0 <= fragment < len(self.engine.parameters.parts.fragments):
+            raise ProtocolError(f"there is no fragment {fragment}")
+        return self.engine
+
+    # ── what is on offer ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def borrow(self, fragment: Fragment) -> Value | None:
+        """The published value of a fragment, to be given back; None while there is none."""
+        return self.engine_for(fragment).parameters.current(fragment)
+
+    def borrow_model(self) -> ModelStream | None:
+        """All published values, of one moment, each to be given back; None while there are none."""
+        engine = self.engine
+        if engine is None or not engine.parameters.seeded:
+            return None
+        parts = engine.parameters.parts
+        values: dict[Fragment, Value] = {}
+        for p in map(Fragment, range(len(parts.fragments))):
+            value = engine.parameters.current(p)
+            assert value is not None
+            values[p] = value
+        return ModelStream(engine.layout, parts, values, engine.published_round)
+
+    def give_back(self, *values: Value) -> None:
+        """Their reader has gone."""
+        assert self.engine is not None
+        for value in values:
+            self.engine.parameters.release(value)
+
+    def status(self) -> dict[str, Any]:
+        """What people and tools see; the keys are explained in :mod:`gruppetto.runtime.health`."""
+        now = self._clock.now()
+        if self.engine is None:
+            return status_before_the_first_learner(
+                self.protocol, self.seen, run_id=self.run_id, epoch=self.epoch, now=now
+            )
+        return status_of(self.engine.core, self.seen, now)
+
+    # ── beginning ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _claim(self) -> None:
+        """Take up what the last life left. Everything is checked before the new epoch is claimed."""
+        state = self._store.state
+        if state is None:
+            self._store.claim_epoch()
+            return
+        layout, saved = self._store.layout(), list(self._store.load())
+        self._store.claim_epoch()
+        self.engine = self._make_engine(layout)
+        for p, theta, outer_state in saved:
+            self.engine.parameters.restore(p, state.versions[p], theta, outer_state)
+        self.engine.tick()
+
+    def _note_metrics(self, news: Progress, metrics: Mapping[str, float]) -> None:
+        fields = {name: value for name, value in metrics.items() if name not in NOT_FOR_METRICS}
+        self._trace.note(self._clock.now(), news.learner, "metrics", steps=news.steps, **fields)
+
+    def _make_engine(self, layout: Layout) -> Engine:
+        return Engine(
+            layout,
+            self.protocol,
+            self.setting,
+            self._outer,
+            store=self._store,
+            clock=self._clock,
+            trace=self._trace,
+            merger=self._merger,
+            disk=self._disk,
+            seen=self.seen,
+            on_change=lambda: self.on_change(),
+        )
+
+
+def _check_speaker(connection: Connection, learner: LearnerId) -> None:
+    if learner != connection.learner:
+        raise ProtocolError(f"{connection.learner} may not speak for {learner}")
+
+
+def _check_seeder(engine: Engine, learner: LearnerId, incarnation: Incarnation) -> None:
+    if engine.seeder != (learner, incarnation):
+        raise ProtocolError(f"nobody asked {learner[:128]} (incarnation {incarnation}) for initial weights")
+
+
+def _nobody_listens() -> None:
+    pass

@@ -1,0 +1,129 @@
+"""What a syncer may be told beyond the protocol: where it lives, what it computes, whom it lets in."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gruppetto.errors import AddressError, SettingError
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.fragments import FRAGMENTERS
+from gruppetto.numerics.merge import rule_for
+from gruppetto.numerics.outer import OuterSetting, choose_outer
+from gruppetto.runtime.wire import is_name
+
+__all__ = ["DEFAULT_LISTEN", "SyncerSetting", "host_and_port", "is_loopback"]
+
+DEFAULT_LISTEN = "127.0.0.1:7171"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncerSetting:
+    """The syncer's dials. Impossible values are refused with the fix.
+
+    >>> SyncerSetting(state=Path("state"), uplink="zip")
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.SettingError: syncer.uplink: unknown codec 'zip'; use one of bf16, fp32
+    """
+
+    state: Path
+    """The directory of the durable state."""
+    listen: str = DEFAULT_LISTEN
+    """host:port. Port 0 takes any free port; which one is written to endpoint.json in the state directory."""
+    token: str | None = field(default=None, repr=False)
+    """Who asks for anything must show it; None lets everybody in who can reach the address."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    allow_plaintext: bool = False
+    """Listen off loopback without TLS or without a token, knowingly."""
+    fragmenter: str = "balanced"
+    merge: tuple[tuple[str, str], ...] = ()
+    """(regex, rule): the merge rule of tensors whose name the regex finds; first come, first served."""
+    outer: str | OuterSetting = "auto"
+    uplink: str = "bf16"
+    """How contributions are encoded. They are differences and keep their meaning with 8 bits of mantissa."""
+    downlink: str = "fp32"
+    """How published fragments are encoded. In bf16 a learner would train from rounded weights."""
+    exit_when_finished: bool = False
+    """Stop after the last round, when the learners have said goodbye; otherwise the last weights stay on offer."""
+    goodbye_s: float = 15.0
+    """How long a finished run waits for goodbyes."""
+    run_id: str = ""
+    """The run's name; empty: a new one, or that of the state directory."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """Handed to learners as it is: what the reference trainer needs to know."""
+    max_bodies: int = 8
+    """Uploads held in memory at once. Further ones wait at their sockets."""
+
+    def __post_init__(self) -> None:
+        if self.fragmenter not in FRAGMENTERS:
+            raise SettingError(
+                f"unknown fragmenter {self.fragmenter!r}",
+                where="syncer.fragmenter",
+                fix=f"use one of {', '.join(sorted(FRAGMENTERS))}",
+            )
+        for name in ("uplink", "downlink"):
+            if getattr(self, name) not in CODECS:
+                raise SettingError(
+                    f"unknown codec {getattr(self, name)!r}",
+                    where=f"syncer.{name}",
+                    fix=f"use one of {', '.join(sorted(CODECS))}",
+                )
+        if self.run_id and not is_name(self.run_id):
+            raise SettingError(
+                f"run_id is {self.run_id!r}", where="syncer.run_id", fix="use 1 to 128 letters, digits or . _ -"
+            )
+        if not 1 <= self.max_bodies <= 1024:
+            raise SettingError(f"max_bodies is {self.max_bodies}", where="syncer.max_bodies", fix="use 1 to 1024")
+        if not self.goodbye_s >= 0:
+            raise SettingError(f"goodbye_s is {self.goodbye_s}", where="syncer.goodbye_s", fix="use 0 seconds or more")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
+            raise SettingError("the token is empty or not plain text", where="syncer.token", fix="use printable ASCII")
+        rule_for("", (), self.merge)
+        choose_outer(self.outer, rounds=None, sync_period=1)
+        host_and_port(self.listen)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingError("TLS needs a certificate and its key", where="syncer.tls_cert", fix="give both")
+
+    def check_exposure(self) -> None:
+        """Off loopback nobody listens by accident without TLS and a token. Raises :class:`AddressError`."""
+        host, _ = host_and_port(self.listen)
+        if is_loopback(host) or self.allow_plaintext:
+            return
+        missing = [
+            what
+            for what, given in (("TLS", self.tls_cert is not None), ("a token", self.token is not None))
+            if not given
+        ]
+        if missing:
+            raise AddressError(
+                f"is reachable from other machines, and {' and '.join(missing)} is missing",
+                where=self.listen,
+                fix="give tls_cert, tls_key and token, listen on 127.0.0.1, or say allow_plaintext",
+            )
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """The two parts of ``host:port``. Raises :class:`AddressError`.
+
+    >>> host_and_port("[::1]:7171"), host_and_port("127.0.0.1:0")
+    (('::1', 7171), ('127.0.0.1', 0))
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise AddressError("is not an address to listen on", where=repr(listen), fix="use HOST:PORT, 127.0.0.1:7171")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,338 @@
+"""What travels between a learner and the syncer: frames, headers and their limits.
+
+A control frame is msgpack ``[name, payload]``, where the payload is one of the protocol's messages or one of the
+envelopes below. Decoding goes in two phases: the name is looked at first, and only a name that is allowed here and now
+is decoded further, into its own type. Whatever does not fit raises :class:`ProtocolError` with one plain sentence.
+
+============================================  ====================================================================
+``GET  /v1/control``                          WebSocket. First a :class:`HelloFrame`, then frames both ways
+``POST /v1/heartbeat``                        a Heartbeat frame, on a connection of its own; 204
+``PUT  /v1/contribution/{round}/{fragment}``  a tensor body; the Answer in :data:`ANSWER_HEADER`; 200 or 4xx
+``PUT  /v1/seed/{fragment}``                  initial weights, fp32
+``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer
+``GET  /v1/status``                           JSON for people and tools
+``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
+``GET  /healthz``                             "ok"
+============================================  ====================================================================
+
+>>> frame = ProgressFrame(
+...     progress=Progress(learner="a", incarnation=1, epoch=1, clock=7, step_s=0.5, steps=7, tokens=70, cursor=7),
+...     metrics={"loss": 2.5},
+... )
+>>> decode_frame(encode_frame(frame), FROM_LEARNER) == frame
+True
+>>> decode_frame(encode_frame(frame), FROM_SYNCER)
+Traceback (most recent call last):
+...
+gruppetto.errors.ProtocolError: a ProgressFrame may not come here
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gruppetto.errors import LayoutError, ProtocolError
+from gruppetto.numerics.codec import Buffer
+from gruppetto.numerics.fragments import Fragmentation
+from gruppetto.numerics.layout import Layout, TensorSpec
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    Ask,
+    Begin,
+    Deferred,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Progress,
+    Refusal,
+    Rejection,
+    Welcome,
+)
+from gruppetto.runtime.cut import cut
+
+__all__ = [
+    "ANSWER_HEADER",
+    "CHECKSUM_HEADER",
+    "CODEC_HEADER",
+    "FROM_LEARNER",
+    "FROM_SYNCER",
+    "INCARNATION_HEADER",
+    "LAYOUT_HEADER",
+    "LEARNER_HEADER",
+    "MAX_FRAME_BYTES",
+    "MAX_HELLO_BYTES",
+    "MAX_METRICS",
+    "ROUND_HEADER",
+    "VERSION_HEADER",
+    "WIRE_VERSION",
+    "CloseCode",
+    "Frame",
+    "HelloFrame",
+    "ProgressFrame",
+    "WelcomeFrame",
+    "checksum",
+    "decode_answer",
+    "decode_frame",
+    "encode_answer",
+    "encode_frame",
+    "is_name",
+    "octets",
+]
+
+WIRE_VERSION = 1
+
+MAX_FRAME_BYTES = 1 << 20
+"""Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""
+MAX_HELLO_BYTES = 16 << 20
+"""A HelloFrame lists every tensor: this holds about 200,000 of them."""
+MAX_METRICS = 32
+MAX_TEXT = 4096
+MAX_ITEMS = 4096
+"""Of any list in a message: there are at most so many fragments."""
+MAX_COUNT = 2**53
+"""Integers beyond this are not exact in every language that reads a trace, and no run gets there."""
+MAX_SECONDS = 1e9
+MAX_ANSWER_CHARS = 4096
+
+ANSWER_HEADER = "Gruppetto-Answer"
+"""The Answer of a contribution: base64url of its frame."""
+CODEC_HEADER = "Gruppetto-Codec"
+CHECKSUM_HEADER = "Gruppetto-Checksum"
+"""CRC-32 of the body, eight hexadecimal digits."""
+VERSION_HEADER = "Gruppetto-Version"
+LAYOUT_HEADER = "Gruppetto-Layout"
+ROUND_HEADER = "Gruppetto-Round"
+LEARNER_HEADER = "Gruppetto-Learner"
+INCARNATION_HEADER = "Gruppetto-Incarnation"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class CloseCode:
+    """Why the syncer closes a control connection; the reason text says more."""
+
+    GOING_AWAY = 1001
+    """The syncer stops. Dial again: it comes back."""
+    PROTOCOL = 1002
+    """A frame that may not be said. The text names it."""
+    REFUSED = 1008
+    """A Refusal frame came before this. Final."""
+    REPLACED = 4000
+    """Another connection of the same learner has taken over."""
+    TOO_SLOW = 4001
+    """Frames piled up. Dial again: the Welcome brings you up to date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloFrame:
+    """The first frame of every control connection: the Hello, and the whole layout to compare.
+
+    ``layout`` has one (name, shape, dtype) per tensor, in the model's order.
+    """
+
+    hello: Hello
+    layout: tuple[tuple[str, tuple[int, ...], str], ...]
+    wire: int = WIRE_VERSION
+    library: str = ""
+    """The learner's version of Gruppetto, for the log."""
+
+    @classmethod
+    def of(cls, hello: Hello, layout: Layout, library: str = "") -> HelloFrame:
+        return cls(hello=hello, layout=tuple((t.name, t.shape, t.dtype) for t in layout.tensors), library=library)
+
+    def to_layout(self) -> Layout:
+        """The layout, checked against the hash in the Hello. Raises :class:`ProtocolError`."""
+        try:
+            layout = Layout(tensors=tuple(TensorSpec(name=n, shape=s, dtype=d) for n, s, d in self.layout))
+        except LayoutError as wrong:
+            raise ProtocolError(f"the layout in the HelloFrame is impossible: {wrong}") from wrong
+        if layout.layout_hash != self.hello.layout_hash:
+            raise ProtocolError(f"the layout has hash {layout.layout_hash}, the Hello says {self.hello.layout_hash}")
+        return layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WelcomeFrame:
+    """The Welcome, and what a learner's shell needs to know beyond it."""
+
+    welcome: Welcome
+    fragmenter: str
+    fragments_asked: int
+    """The number of fragments to cut by; ``welcome.num_fragments`` is what came of it."""
+    merge: tuple[tuple[str, str], ...]
+    """The run's own merge rules (regex, rule); they decide which tensors may be split."""
+    uplink: str
+    """Codec of contributions."""
+    downlink: str
+    """Codec of published fragments."""
+    layout_hash: str
+    fragmentation_hash: str
+    liveness_s: float
+    """Without a heartbeat for this long a learner is not live."""
+    run: dict[str, Any]
+    """The run's settings for learners, as the syncer was given them. The wire does not look inside."""
+
+    def to_fragmentation(self, layout: Layout) -> Fragmentation:
+        """Cut the learner's own layout as the syncer did. Raises :class:`ProtocolError` if the results differ."""
+        parts = cut(layout, self.fragments_asked, self.fragmenter, self.merge)
+        if parts.fragmentation_hash != self.fragmentation_hash:
+            raise ProtocolError(
+                f"this side cuts the model differently (fragmentation {parts.fragmentation_hash}, the syncer has "
+                f"{self.fragmentation_hash}); run the same version of Gruppetto on both"
+            )
+        return parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressFrame:
+    """Progress, with a few numbers for people to look at (a loss). They decide nothing."""
+
+    progress: Progress
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+Frame = (
+    HelloFrame
+    | WelcomeFrame
+    | ProgressFrame
+    | Refusal
+    | Begin
+    | Ask
+    | Answer
+    | Deferred
+    | Rejection
+    | Announcement
+    | Heartbeat
+    | Goodbye
+)
+
+FROM_LEARNER = frozenset({"ProgressFrame", "Deferred", "Goodbye"})
+"""Frames that a syncer takes on an open control connection (after the HelloFrame)."""
+FROM_SYNCER = frozenset({"WelcomeFrame", "Refusal", "Begin", "Ask", "Rejection", "Announcement"})
+
+_envelope = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+_decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in Frame.__args__
+}
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The bytes of one frame."""
+    return _encoder.encode((type(frame).__name__, frame))
+
+
+def decode_frame(data: bytes | bytearray | memoryview, allowed: Collection[str]) -> Frame:
+    """The frame that the bytes hold, if its name is among ``allowed`` and every value is plausible.
+
+    Raises :class:`ProtocolError` otherwise.
+    """
+    limit = MAX_HELLO_BYTES if "HelloFrame" in allowed else MAX_FRAME_BYTES
+    if len(data) > limit:
+        raise ProtocolError(f"a frame of {len(data)} bytes; at most {limit} are allowed")
+    try:
+        name, payload = _envelope.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise ProtocolError("not a frame: msgpack [name, payload] is expected") from wrong
+    if name not in allowed:
+        raise ProtocolError(f"a {name if name in _decoders else 'frame of unknown name'} may not come here")
+    try:
+        frame: Frame = _decoders[name].decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise ProtocolError(f"a malformed {name}: {wrong}") from wrong
+    _check(frame, name)
+    return frame
+
+
+def encode_answer(answer: Answer) -> str:
+    """The value of :data:`ANSWER_HEADER`."""
+    return base64.urlsafe_b64encode(encode_frame(answer)).decode("ascii")
+
+
+def decode_answer(header: str) -> Answer:
+    """The Answer in a header's value. Raises :class:`ProtocolError`."""
+    if len(header) > MAX_ANSWER_CHARS:
+        raise ProtocolError(f"{ANSWER_HEADER} has {len(header)} characters; at most {MAX_ANSWER_CHARS} are allowed")
+    try:
+        data = base64.b64decode(header.encode("ascii"), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError) as wrong:
+        raise ProtocolError(f"{ANSWER_HEADER} is not base64url") from wrong
+    answer = decode_frame(data, {"Answer"})
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def checksum(body: Buffer, start: int = 0) -> int:
+    """CRC-32 of a body, or of its continuation if ``start`` is the checksum so far. On the wire: ``f"{crc:08x}"``."""
+    return zlib.crc32(octets(body), start)
+
+
+def octets(body: Buffer) -> memoryview:
+    """The bytes of a body, to be sliced without a copy."""
+    return body.data if isinstance(body, np.ndarray) else memoryview(body)
+
+
+def is_name(text: str) -> bool:
+    """Names of learners, sessions and runs: 1 to 128 of ``A–Z a–z 0–9 . _ -``.
+
+    >>> is_name("site-b.gpu_7"), is_name("../b"), is_name("")
+    (True, False, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def _check(frame: Frame, name: str) -> None:
+    match frame:
+        case HelloFrame():
+            # The layout is checked where it is used; a frame of 16 MiB is not walked twice.
+            _check_value(frame.hello, f"{name}.hello")
+            _check_value(frame.library, f"{name}.library")
+        case WelcomeFrame():
+            _check_value(frame.welcome, f"{name}.welcome")
+        case ProgressFrame():
+            _check_value(frame.progress, f"{name}.progress")
+            if len(frame.metrics) > MAX_METRICS or not all(is_name(key) for key in frame.metrics):
+                raise ProtocolError(f"{name}.metrics: at most {MAX_METRICS} entries with plain names are allowed")
+        case _:
+            _check_value(frame, name)
+
+
+def _check_value(value: object, path: str) -> None:
+    """Plausible numbers, bounded texts and lists, safe names. What they mean together is the core's business."""
+    match value:
+        case bool() | None:
+            pass
+        case int():
+            if not -1 <= value <= MAX_COUNT:
+                raise ProtocolError(f"{path} is {value}, out of range")
+        case float():
+            if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
+                raise ProtocolError(f"{path} is {value}, out of range")
+        case str():
+            last = path.rpartition(".")[2]
+            if last in ("learner", "session") or (last == "run_id" and value):
+                if not is_name(value):
+                    raise ProtocolError(f"{path}: use 1 to 128 letters, digits or . _ -")
+            elif len(value) > MAX_TEXT:
+                raise ProtocolError(f"{path} has {len(value)} characters; at most {MAX_TEXT} are allowed")
+        case tuple():
+            if len(value) > MAX_ITEMS:
+                raise ProtocolError(f"{path} has {len(value)} items; at most {MAX_ITEMS} are allowed")
+            for item in value:
+                _check_value(item, path)
+        case _ if is_dataclass(value):
+            for part in fields(value):
+                _check_value(getattr(value, part.name), f"{path}.{part.name}")
+        case _:
+            raise AssertionError(f"no rule for {type(value).__name__} at {path}")

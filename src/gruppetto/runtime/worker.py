@@ -1,0 +1,62 @@
+"""Where the slow work of the syncer is done: one job at a time, in the order in which it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+__all__ = ["InlineWorker", "ThreadWorker", "Worker"]
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """Does ``job``, then calls ``done`` with its result, or ``failed`` with its exception, in the caller's thread."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None: ...
+
+    def close(self) -> None:
+        """Finish what was given and take no more."""
+        ...
+
+
+class InlineWorker:
+    """Does everything at once: for worlds without threads."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        try:
+            result = job()
+        except Exception as error:  # a Future would hand on the same
+            failed(error)
+        else:
+            done(result)
+
+    def close(self) -> None:
+        pass
+
+
+class ThreadWorker:
+    """One thread beside an event loop. Results come back through the loop, in order."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        def report(future: Future[T]) -> None:
+            error = future.exception()
+            if error is None:
+                done(future.result())
+            elif isinstance(error, Exception):
+                failed(error)
+
+        def hand_over(future: Future[T]) -> None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(report, future)
+
+        self._pool.submit(job).add_done_callback(hand_over)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)

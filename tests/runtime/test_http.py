@@ -1,0 +1,499 @@
+"""The real server on loopback: what goes right, and everything that a peer can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from gruppetto.errors import AddressError
+from gruppetto.numerics import Layout, TensorSpec
+from gruppetto.protocol import ProtocolSetting
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    Applied,
+    Ask,
+    Begin,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Progress,
+    Refusal,
+    Rejection,
+)
+from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.saved_model import load_model
+from gruppetto.runtime.serving import serve
+from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.wire import (
+    FROM_SYNCER,
+    MAX_HELLO_BYTES,
+    CloseCode,
+    HelloFrame,
+    ProgressFrame,
+    WelcomeFrame,
+    checksum,
+    decode_frame,
+    encode_answer,
+    encode_frame,
+)
+
+LAYOUT = Layout(
+    tensors=(
+        TensorSpec(name="a", shape=(2, 3), dtype="float32"),
+        TensorSpec(name="b", shape=(), dtype="float32"),
+    )
+)
+SEED = np.arange(7, dtype=np.float32)
+
+
+def run(test):
+    """Run an async test."""
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+class Peer:
+    """A hand-made learner that speaks the wire, rightly or wrongly."""
+
+    def __init__(self, http, url, name="a"):
+        self.http, self.url, self.name = http, url, name
+        self.socket = None
+
+    async def dial(self, **change):
+        self.socket = await self.http.ws_connect(f"{self.url}/v1/control")
+        given = {"learner": self.name, "session": f"{self.name}-1", "layout_hash": LAYOUT.layout_hash}
+        await self.socket.send_bytes(encode_frame(HelloFrame.of(Hello(**{**given, **change}), LAYOUT)))
+        self.first = await self.next()
+        return self
+
+    async def next(self):
+        message = await self.socket.receive()
+        return decode_frame(message.data, FROM_SYNCER) if message.type is aiohttp.WSMsgType.BINARY else message
+
+    async def until(self, kind):
+        while not isinstance(frame := await self.next(), kind):
+            assert not isinstance(frame, aiohttp.WSMessage), frame
+        return frame
+
+    async def until_closed(self):
+        while not isinstance(frame := await self.next(), aiohttp.WSMessage):
+            pass
+        return frame.data
+
+    async def put(self, path, body, **headers):
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.http.put(f"{self.url}{path}", data=body, headers=names) as reply:
+            return reply.status, (await reply.read()).decode("utf-8", "replace")
+
+    async def seed(self, values=SEED, **change):
+        body = values.tobytes()
+        headers = {
+            "Gruppetto_Learner": self.name,
+            "Gruppetto_Incarnation": "1",
+            "Gruppetto_Checksum": f"{checksum(body):08x}",
+        }
+        return await self.put("/v1/seed/0", body, **{**headers, **change})
+
+    async def progress(self, clock, steps, applied=()):
+        news = Progress(
+            learner=self.name, incarnation=1, epoch=1, clock=clock, step_s=0.1, steps=steps, tokens=10 * steps,
+            cursor=steps, applied=applied,
+        )  # fmt: skip
+        await self.socket.send_bytes(encode_frame(ProgressFrame(progress=news)))
+
+    async def join(self):
+        """Seed the run, apply the seed, begin."""
+        await self.dial()
+        assert (await self.seed())[0] == 200
+        await self.progress(0, 0, (Applied(fragment=0, version=0, at_tokens=0),))
+        await self.until(Begin)
+        return self
+
+    async def contribute(self, values=None, *, path=None, body=None, codec="fp32", crc=None, **change):
+        given = {
+            "learner": self.name, "incarnation": 1, "epoch": 1, "round": 1, "fragment": 0, "base_version": 0,
+            "steps": 1, "tokens": 10, "total_tokens": 10, "cursor": 1, "layout_hash": LAYOUT.layout_hash,
+        }  # fmt: skip
+        data = (np.ones(7, np.float32) if values is None else values).tobytes() if body is None else body
+        answer = Answer(**{**given, **change})
+        return await self.put(
+            path or f"/v1/contribution/{answer.round}/{answer.fragment}",
+            data,
+            Gruppetto_Answer=encode_answer(answer),
+            Gruppetto_Codec=codec,
+            Gruppetto_Checksum=crc or f"{checksum(data):08x}",
+        )
+
+
+@asynccontextmanager
+async def syncer(path, *, protocol=None, **setting):
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    chosen = {"listen": "127.0.0.1:0", "uplink": "fp32", "merge": ((".*", "mean"),), "outer": "finetune", **setting}
+    rules = {"num_fragments": 1, "sync_period": 1, "overlap_steps": 0, **(protocol or {})}
+    task = asyncio.create_task(
+        serve(
+            ProtocolSetting(**rules),
+            SyncerSetting(state=path / "syncer", **chosen),
+            on_ready=ready.set_result,
+            stop=stop,
+        )
+    )
+    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    token = setting.get("token")
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"} if token else {}) as http:
+        try:
+            yield Peer(http, ready.result().url)
+        finally:
+            stop.set()
+            await task
+
+
+async def status(peer):
+    async with peer.http.get(f"{peer.url}/v1/status") as reply:
+        assert reply.status == 200
+        return json.loads(await reply.read())
+
+
+def test_a_round_over_the_network(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            async with peer.http.get(f"{peer.url}/v1/fragment/0") as reply:
+                assert reply.status == 404 and "the model looks like" in await reply.text()
+            await peer.join()
+            assert isinstance(peer.first, WelcomeFrame) and peer.first.welcome.seed
+            await peer.progress(1, 1)
+            ask = await peer.until(Ask)
+            assert ask.fragments == (0,)
+            code, said = await peer.contribute(2 * np.ones(7, np.float32))
+            assert code == 200 and said.endswith("taken")
+            news = await peer.until(Announcement)
+            assert dict(news.versions) == {0: 1}
+            async with peer.http.get(f"{peer.url}/v1/fragment/0", params={"version": "0"}) as reply:
+                body = await reply.read()
+                assert reply.headers["Gruppetto-Version"] == "1"
+                assert reply.headers["Gruppetto-Layout"] == LAYOUT.layout_hash
+                assert reply.headers["Gruppetto-Codec"] == "fp32"
+                assert reply.headers["Gruppetto-Checksum"] == f"{checksum(body):08x}"
+            assert np.array_equal(np.frombuffer(body, np.float32), SEED - 2)
+            async with peer.http.get(f"{peer.url}/v1/model") as reply:
+                assert reply.headers["Gruppetto-Round"] == "1"
+                model = safetensors.numpy.load(await reply.read())
+            assert np.array_equal(model["a"], (SEED[:6] - 2).reshape(2, 3)) and model["b"] == SEED[6] - 2
+            for params, code in (({"version": "2"}, 404), ({"version": "-1"}, 400), ({"version": "x"}, 400)):
+                async with peer.http.get(f"{peer.url}/v1/fragment/0", params=params) as reply:
+                    assert reply.status == code
+            now = await status(peer)
+            assert now["round"] == 1 and now["learners"]["a"]["last_merged_round"] == 1
+            assert now["bytes"]["up"] > 56 and now["bytes"]["down"] > 56
+
+    run(test())
+
+
+def test_what_is_wrong_with_a_contribution_is_said_and_changes_nothing(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.join()
+            await peer.progress(1, 1)
+            await peer.until(Ask)
+            good = np.ones(7, np.float32).tobytes()
+            for code, text, change in (
+                (400, "24 are announced", {"body": good[:-4]}),
+                (400, "32 are announced", {"body": good + b"1234"}),
+                (400, "checksum", {"crc": "00000000"}),
+                (400, "eight hexadecimal", {"crc": "xyz"}),
+                (400, "come as fp32", {"codec": "bf16"}),
+                (400, "no fragment 5", {"fragment": 5}),
+                (400, "is about round 1", {"path": "/v1/contribution/2/0"}),
+                (404, "Not Found", {"path": "/v1/contribution/one/0"}),
+                (200, "dropped", {"incarnation": 9}),
+                (200, "dropped", {"epoch": 2}),
+                (200, "dropped", {"values": np.full(7, np.nan, np.float32)}),
+            ):
+                found, said = await peer.contribute(**change)
+                assert found == code and text in said, (change, found, said)
+            assert (await peer.put("/v1/contribution/1/0", good, Gruppetto_Answer="!!"))[0] == 400
+            now = await status(peer)
+            assert now["rejected"] == {"malformed": 8, "not-finite": 1, "stale-epoch": 1, "stale-incarnation": 1}
+            assert now["round"] == 0
+            assert (await peer.contribute())[1].endswith("taken")
+            assert (await peer.contribute())[1].endswith("dropped")
+
+    run(test())
+
+
+async def raw(url, request, *, hang_up):
+    """Send bytes, perhaps close the sending side, read whatever comes."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    if hang_up:
+        writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def test_a_body_that_stops_short_frees_its_buffer(tmp_path):
+    async def test():
+        async with syncer(tmp_path, max_bodies=1) as peer:
+            await peer.join()
+            await peer.progress(1, 1)
+            await peer.until(Ask)
+            answer = Answer(
+                learner="a", incarnation=1, epoch=1, round=1, fragment=0, base_version=0, steps=1, tokens=10,
+                total_tokens=10, cursor=1, layout_hash=LAYOUT.layout_hash,
+            )  # fmt: skip
+            head = (
+                "PUT /v1/contribution/1/0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nGruppetto-Codec: fp32\r\n"
+                f"Gruppetto-Checksum: 00000000\r\nGruppetto-Answer: {encode_answer(answer)}\r\n"
+            )
+            await raw(peer.url, f"{head}Content-Length: 28\r\n\r\n".encode() + b"x" * 10, hang_up=True)
+            chunked = await raw(peer.url, f"{head}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode(), hang_up=False)
+            assert b" 411 " in chunked
+            assert (await peer.contribute())[1].endswith("taken"), "the only buffer is free again"
+
+    run(test())
+
+
+def test_a_stalled_body_is_dropped(tmp_path):
+    async def test():
+        async with syncer(tmp_path, protocol={"liveness_s": 0.05}) as peer:
+            await peer.dial()
+            host, port = peer.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(
+                b"PUT /v1/seed/0 HTTP/1.1\r\nHost: x\r\nGruppetto-Learner: a\r\nGruppetto-Incarnation: 1\r\n"
+                b"Gruppetto-Checksum: 00000000\r\nContent-Length: 28\r\n\r\nxyz"
+            )
+            assert b"no byte came for 0.05 s" in await reader.read(1000)
+            writer.close()
+            await peer.socket.close()
+
+    run(test())
+
+
+def test_a_heartbeat_keeps_a_learner_alive_and_nonsense_does_not(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.join()
+            for data, code in (
+                (encode_frame(Heartbeat(learner="a", incarnation=1)), 204),
+                (encode_frame(Heartbeat(learner="nobody", incarnation=1)), 204),
+                (b"nonsense", 400),
+                (b"x" * 5000, 400),
+                (b"", 400),
+            ):
+                async with peer.http.post(f"{peer.url}/v1/heartbeat", data=data) as reply:
+                    assert reply.status == code
+
+    run(test())
+
+
+def test_nonsense_on_the_control_connection_closes_it_with_the_reason(tmp_path):
+    async def first(peer, send):
+        socket = await peer.http.ws_connect(f"{peer.url}/v1/control")
+        await send(socket)
+        message = await socket.receive()
+        return socket.close_code, message.extra
+
+    async def test():
+        async with syncer(tmp_path) as peer:
+            hello = Hello(learner="a", session="s", layout_hash="wrong")
+            for send, text in (
+                (lambda s: s.send_str("hello"), "begins with a binary HelloFrame"),
+                (lambda s: s.send_bytes(b"\x00"), "not a frame"),
+                (lambda s: s.send_bytes(encode_frame(Heartbeat(learner="a", incarnation=1))), "may not come here"),
+                (lambda s: s.send_bytes(encode_frame(HelloFrame.of(hello, LAYOUT))), "the Hello says wrong"),
+                (
+                    lambda s: s.send_bytes(encode_frame(HelloFrame(hello=hello, layout=(), wire=9))),
+                    "wire version 9",
+                ),
+            ):
+                code, said = await first(peer, send)
+                assert code == CloseCode.PROTOCOL and text in said
+            with suppress(ConnectionError):  # it may be closed while we still write
+                code, _ = await first(peer, lambda s: s.send_bytes(bytes(MAX_HELLO_BYTES + 1)))
+                assert code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
+            assert (await status(peer))["learners"] == {}
+            await peer.join()
+            await peer.socket.send_bytes(b"nonsense")
+            message = await peer.next()
+            assert message.data == CloseCode.PROTOCOL
+            while (await status(peer))["learners"]["a"]["state"] != "away":
+                pass
+
+    run(test())
+
+
+def test_only_who_was_asked_may_seed_and_only_finite_weights(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.dial()
+            for code, text, change in (
+                (400, "nobody asked b", {"Gruppetto_Learner": "b"}),
+                (400, "nobody asked", {"Gruppetto_Incarnation": "2"}),
+                (400, "not a number", {"Gruppetto_Incarnation": "one"}),
+            ):
+                found, said = await peer.seed(**change)
+                assert found == code and text in said
+            found, said = await peer.seed(np.full(7, np.inf, np.float32))
+            assert found == 400 and "hold NaN or infinity" in said
+            assert (await peer.seed())[0] == 200
+            found, said = await peer.seed()
+            assert found == 400 and "nobody asked" in said
+
+    run(test())
+
+
+def test_a_wrong_run_a_wrong_model_and_the_reason(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.join()
+            stray = await Peer(peer.http, peer.url, "b").dial(run_id="another")
+            assert isinstance(stray.first, Refusal) and stray.first.reason == "wrong-run"
+            message = await stray.next()
+            assert (message.data, message.extra) == (CloseCode.REFUSED, "wrong-run")
+
+    run(test())
+
+
+def test_a_rejection_reaches_the_learner(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.join()
+            await peer.contribute()
+            assert (await peer.until(Rejection)).reason in ("late", "not-asked")
+
+    run(test())
+
+
+def test_the_token_is_needed_and_never_shown(tmp_path, caplog):
+    async def test():
+        async with syncer(tmp_path, token="secret-1234") as peer:
+            async with aiohttp.ClientSession() as stranger:
+                for method, path in (
+                    ("get", "/v1/status"),
+                    ("get", "/v1/model"),
+                    ("get", "/v1/control"),
+                    ("post", "/v1/heartbeat"),
+                    ("put", "/v1/seed/0"),
+                ):
+                    async with stranger.request(method, f"{peer.url}{path}") as reply:
+                        assert reply.status == 401 and "token is needed" in await reply.text()
+                wrong = {"Authorization": "Bearer secret-1235"}
+                async with stranger.get(f"{peer.url}/v1/status", headers=wrong) as reply:
+                    assert reply.status == 401
+                async with stranger.get(f"{peer.url}/healthz") as reply:
+                    assert await reply.text() == "ok\n"
+            await peer.join()
+            assert (await status(peer))["live"] == 1
+
+    run(test())
+    assert "secret" not in caplog.text
+    assert "secret" not in repr(SyncerSetting(state=tmp_path, token="secret-1234"))
+
+
+def test_a_restart_takes_the_run_up_again(tmp_path):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.join()
+            await peer.progress(1, 1)
+            await peer.until(Ask)
+            assert (await peer.contribute())[1].endswith("taken")
+            while (await status(peer))["round"] != 1:
+                pass
+            endpoint = json.loads((tmp_path / "syncer" / "endpoint.json").read_text())
+            assert endpoint["url"] == peer.url
+            last = peer
+        assert (await last.until_closed()) == CloseCode.GOING_AWAY
+        assert not (tmp_path / "syncer" / "endpoint.json").exists()
+        async with syncer(tmp_path) as peer:
+            now = await status(peer)
+            assert (now["round"], now["epoch"]) == (1, 2)
+            await peer.dial(incarnation=1, run_id=now["run_id"], versions=(1,))
+            welcome = peer.first.welcome
+            assert (welcome.epoch, welcome.round, welcome.incarnation, welcome.seed) == (2, 1, 1, False)
+            assert welcome.versions == (1,) and welcome.cursor == 1
+
+    run(test())
+
+
+def test_a_finished_run_ends_the_process_by_itself(tmp_path):
+    async def test():
+        rounds = {"num_fragments": 1, "sync_period": 1, "overlap_steps": 0, "rounds": 1}
+        setting = SyncerSetting(
+            state=tmp_path / "syncer", listen="127.0.0.1:0", uplink="fp32", outer="finetune", exit_when_finished=True
+        )
+        ready = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(serve(ProtocolSetting(**rounds), setting, on_ready=ready.set_result))
+        async with aiohttp.ClientSession() as http:
+            peer = await Peer(http, (await ready).url).join()
+            await peer.progress(1, 1)
+            await peer.until(Ask)
+            await peer.contribute()
+            assert (await peer.until(Announcement)).finished
+            await peer.socket.send_bytes(encode_frame(Goodbye(learner="a", incarnation=1)))
+            assert (await peer.until_closed()) == CloseCode.GOING_AWAY
+        await task
+        # Restarted by mistake it has nothing left to do.
+        await serve(ProtocolSetting(**rounds), setting)
+        round, model = load_model(tmp_path / "syncer")
+        assert round == 1 and np.array_equal(model["a"], (SEED[:6] - 1).reshape(2, 3)) and model["b"] == SEED[6] - 1
+
+    run(test())
+
+
+def test_a_port_in_use_is_said_with_the_fix(tmp_path):
+    async def test():
+        async with syncer(tmp_path / "one") as peer:
+            taken = peer.url.removeprefix("http://")
+            with pytest.raises(AddressError, match="use a free port"):
+                async with syncer(tmp_path / "two", listen=taken):
+                    pass
+
+    run(test())
+
+
+def test_off_loopback_nobody_listens_by_accident(tmp_path):
+    for extra, missing in (({}, "TLS and a token"), ({"token": "t"}, "TLS")):
+        with pytest.raises(AddressError, match=f"{missing} is missing"):
+            SyncerSetting(state=tmp_path, listen="0.0.0.0:0", **extra).check_exposure()
+    SyncerSetting(state=tmp_path, listen="0.0.0.0:0", allow_plaintext=True).check_exposure()
+    SyncerSetting(state=tmp_path, listen="localhost:0").check_exposure()
+
+
+def test_too_many_uploads_are_told_to_come_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("gruppetto.runtime.http_server.MAX_WAITING_UPLOADS", 0)
+
+    async def test():
+        async with syncer(tmp_path) as peer:
+            await peer.dial()
+            assert (await peer.seed())[0] == 503
+
+    run(test())
+
+
+def test_every_endpoint_of_the_wire_is_served():
+    from gruppetto.runtime import wire
+
+    class Nothing:
+        pass
+
+    async def routes():
+        server = HttpServer(Nothing(), token=None, stall_s=1.0)
+        return {(r.method, r.resource.canonical) for r in server.app.router.routes() if r.method != "HEAD"}
+
+    found = asyncio.run(routes())
+    for line in (wire.__doc__ or "").splitlines():
+        if line.startswith("``"):
+            method, path = line.strip("`").split("``")[0].split()
+            assert (method, path.split("?")[0]) in found
+    assert len(found) == 8

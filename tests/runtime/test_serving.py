@@ -1,0 +1,40 @@
+"""A syncer in a process of its own: signals, kill −9, and what is there afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from gruppetto.protocol import ProtocolSetting
+from gruppetto.runtime.serving import run_syncer
+from gruppetto.runtime.setting import SyncerSetting
+run_syncer(
+    ProtocolSetting(),
+    SyncerSetting(state=Path(sys.argv[1]), listen="127.0.0.1:0"),
+    on_ready=lambda endpoint: print(endpoint.url, endpoint.epoch, flush=True),
+)
+"""
+
+
+@pytest.mark.live
+def test_a_syncer_stops_cleanly_on_a_signal_and_survives_being_killed(tmp_path):
+    for epoch, number, code in ((1, signal.SIGTERM, 0), (2, signal.SIGKILL, -9), (3, signal.SIGINT, 0)):
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "state")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            url, said = process.stdout.readline().split()
+            assert int(said) == epoch
+            with urllib.request.urlopen(f"{url}/v1/status", timeout=10) as reply:
+                assert json.load(reply)["waiting_for"] == "the first learner"
+            endpoint = tmp_path / "state" / "endpoint.json"
+            assert json.loads(endpoint.read_text())["pid"] == process.pid
+            process.send_signal(number)
+            assert process.wait(timeout=20) == code
+        assert endpoint.exists() == (number == signal.SIGKILL)
