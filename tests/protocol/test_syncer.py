@@ -492,6 +492,22 @@ def test_a_new_life_goes_on_from_what_was_durable(scripted: Any) -> None:
     assert second.core.ledger.balances()
 
 
+def test_who_was_away_at_the_end_still_gets_the_last_weights(scripted: Any) -> None:
+    s = scripted(rounds=1, min_quorum=2)
+    s.begin("a", "b", "c")
+    for name in "ab":
+        s.progress(name, 1, tokens=10)
+    s.feed(LinkLost(learner=LearnerId("c"), incarnation=Incarnation(1)))
+    for name in "ab":
+        s.answer(name, 1)
+    last = scripted(rounds=1, epoch=2, state=s.durable)
+    last.hello("c", incarnation=Incarnation(1), run_id="run", versions=(Version(0),))
+    assert last.welcome("c").versions == (1,)
+    assert last.sent(Announcement, "c")[-1].finished
+    last.hello("c", session="another process")
+    assert [r.reason for r in last.sent(Refusal, "c")] == [RefusalReason.FINISHED]
+
+
 def test_one_learner_that_supplies_nearly_everything_raises_an_alarm_once(scripted: Any) -> None:
     s = scripted()
     s.begin("a", "b")

@@ -38,7 +38,7 @@ class Hearing(Standing):
             run_id=self.run_id,
             layout_hash=self.layout_hash,
             superseded=self.members.recognise(hello) is Arrival.SUPERSEDED,
-            finished_at=self.round if self.phase is Phase.FINISHED else None,
+            finished_at=self.round if self.phase is Phase.FINISHED and not self._returns(hello) else None,
             needs_weights=not self.versions and self._seeder is None,
         )
         if refusal is not None:
@@ -66,6 +66,10 @@ class Hearing(Standing):
             self._open.asked.discard(member.learner)
         self._note_member(member, arrival.value)
         self._welcome(member, hello)
+        if self.phase is Phase.FINISHED:
+            # It was away when the run ended: it may have the last weights, and is told that they are the last.
+            end = Announcement(epoch=self.epoch, round=self.round, versions=(), finished=True)
+            self._send(member.learner, member.session, end)
 
     def _on_progress(self, now: float, news: Progress) -> None:
         member = self._speaker(now, news.learner, news.incarnation)
@@ -129,6 +133,11 @@ class Hearing(Standing):
         member.phase, member.connected = MemberPhase.AWAY, False
         self._note_member(member, "link lost")
         self._choose_another_seeder(member)
+
+    def _returns(self, hello: Hello) -> bool:
+        """It is the present process of a learner that has not left."""
+        member = self.members.get(hello.learner)
+        return member is not None and member.session == hello.session and member.phase is not MemberPhase.LEFT
 
     def _speaker(self, now: float, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """Whoever speaks lives. None if it is not the present life of a member."""
