@@ -132,6 +132,15 @@ def test_a_learner_without_weights_cannot_begin_a_run(world, tensors):
     assert w.service.engine is None
 
 
+def test_a_first_learner_that_left_before_seeding_binds_nobody_to_its_model(world, tensors):
+    w = world(tensors(4), num_fragments=1, sync_period=1, overlap_steps=0)
+    gone = w.learner("a", np.zeros(4), idle)
+    gone.link.connect(HelloFrame.of(gone.core.hello(), w.layout)).close()
+    w.join(other := w.learner("b", np.full(5, 3.0), idle, layout=tensors(5)))
+    assert other.core.synchronised
+    assert w.service.status()["learners"]["b"]["state"] == "live"
+
+
 def test_a_learner_of_another_run_is_refused(world, tensors):
     w = world(tensors(4), num_fragments=1, sync_period=1, overlap_steps=0)
     w.join(w.learner("a", np.zeros(4), idle))

@@ -130,6 +130,11 @@ class Engine:
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def deserted(self) -> bool:
+        """Nobody is connected and nobody has seeded: nothing here binds the next learner, not even the layout."""
+        return self.core.phase is Phase.SEEDING and not self.core.members.connected()
+
+    @property
     def wake_at(self) -> float | None:
         return min((t for t in (self.core.wake_at, self._settle_at) if t is not None), default=None)
 

@@ -144,7 +144,7 @@ class SyncerService:
             text = "the syncer has no weights yet and this learner has none to give; start one with initial weights"
             refuse(connection, Refusal(reason=RefusalReason.CANNOT_SEED, text=text))
             return connection
-        if self.engine is None:
+        if self.engine is None or self.engine.deserted:
             self.engine = self._make_engine(layout)
         self.engine.greet(connection, hello, layout)
         return connection
