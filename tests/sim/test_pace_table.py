@@ -89,6 +89,21 @@ def test_a_freak_sets_the_pace_alone_but_not_against_a_quorum() -> None:
     assert measure(fleet(*ONE_FAST), min_quorum=4)["period_s"] == pytest.approx(1.00, rel=0.03)
 
 
+def test_a_syncer_slower_than_the_steps_still_hears_everybody() -> None:
+    """All learners are past every round before it asks: their snapshots have to be of what is asked all the same."""
+    world = World(
+        ProtocolSetting(num_learners=8, start_learners=8),
+        fleet(*UNEQUAL),
+        seed=1,
+        costs=SyncerCosts(merge_s=1.5),
+        make_syncer=Watched,
+    )
+    world.run(until=300.0)
+    closed = [c for t, c in world.closed if t >= 50.0]
+    assert sum(len(c.participants) for c in closed) / len(closed) / 8 > 0.97
+    assert world.learners["learner-0"].core.clock > 1.3 * world.syncer.round
+
+
 class StampedAtTheEnd(LearnerCore):
     """Wrong: the Lamport stamp is taken when the step ends."""
 

@@ -63,7 +63,7 @@ class Hearing(Standing):
         member.clock = max(member.clock, self.round)
         member.versions = {Fragment(p): v for p, v in enumerate(hello.versions) if v >= 0}
         if self._open is not None:
-            self._open.asked.discard(member.learner)
+            self._open.asked.pop(member.learner, None)
         self._note_member(member, arrival.value)
         self._welcome(member, hello)
         if self.phase is Phase.FINISHED:

@@ -109,6 +109,7 @@ class LearnerCore:
         self._marks: dict[Fragment, _Mark] = {}
         self._sent: dict[Fragment, tuple[Round, _Mark]] = {}
         self._owed: dict[Fragment, Round] = {}
+        self._last_asked = Round(0)
         self._out: list[LearnerAction] = []
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +197,7 @@ class LearnerCore:
         self.newest_round = max(self.newest_round, welcome.round)
         self.clock = max(self.clock, welcome.round)
         # What was asked or on its way before the link broke is asked for again.
+        self._last_asked = welcome.round
         self._owed.clear()
         self._wanted.clear()
         if welcome.seed:
@@ -215,6 +217,7 @@ class LearnerCore:
     def _on_ask(self, now: float, ask: Ask) -> None:
         if ask.epoch != self.epoch or not self.linked:
             return
+        self._last_asked = max(self._last_asked, ask.round)
         late = []
         for fragment in ask.fragments:
             if not 0 <= fragment < len(self.fragments):
@@ -310,11 +313,16 @@ class LearnerCore:
         return Applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
 
     def _take_snapshots(self) -> None:
-        """Copy what can be asked for next: the fragments of rounds c … c + W − 1, and those already owed."""
+        """Copy what can be asked for next: the fragments of W rounds, and those already owed.
+
+        Rounds come in order, so the next one asked is the one after the last that asked or closed. Counted from the
+        own clock instead, a learner whose steps outpace the syncer would keep snapshots of rounds far in the future
+        and have none of what it is asked for.
+        """
         self._marks.clear()
         if self._schedule is None:
             return
-        first = Round(max(self.clock, self.newest_round + 1))
+        first = Round(max(self._last_asked, self.newest_round) + 1)
         likely = set(self._schedule.due_within(first, self._window)) | set(self._owed)
         # A snapshot without a step since its base carries no work: answering it would be refused.
         useful = tuple(sorted(p for p in likely if self.fragments[p].steps > 0))

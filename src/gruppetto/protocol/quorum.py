@@ -51,8 +51,8 @@ def closing_verdict(
     """The three ends of the grace window; never with fewer than K answers.
 
     ``answers``: the smallest number of admitted contributions over the round's fragments. ``waited_for``: live learners
-    that have neither answered nor said that they will be too late. ``moved_on``: live learners at clock t + 1 or
-    beyond.
+    that have neither answered nor said that they will be too late. ``moved_on``: live learners that have
+    gone on past the round since it asked.
 
     >>> closing_verdict(
     ...     quorum=1, answers=3, waited_for=1, moved_on=0, spent_s=0.41, grace_s=0.4, grace_over=True, grace_on=True

@@ -42,7 +42,8 @@ class OpenRound:
     closed_at: float | None = None
     closing: Verdict | None = None
     """Why it closes; final once given."""
-    asked: set[LearnerId] = field(default_factory=set)
+    asked: dict[LearnerId, int] = field(default_factory=dict)
+    """Who was asked, and its clock then."""
     admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)
     """Tokens booked as merged, per admitted contribution."""
     rejected: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
@@ -66,6 +67,19 @@ class OpenRound:
     def has_settled(self, learner: LearnerId) -> bool:
         """All its contributions are in, or refused."""
         return all((learner, p) in self.admitted or (learner, p) in self.rejected for p in self.due)
+
+    def moved_on(self, live: Iterable[Member]) -> int:
+        """Live learners at clock t + 1 or beyond, so that waiting longer would cost them something.
+
+        While the syncer keeps pace, that is the paper's rule. When it does not, all are past every round before it has
+        even asked; then it takes a whole step since the ask.
+        """
+        return sum(1 for m in live if m.clock > self._still_with(m))
+
+    def _still_with(self, member: Member) -> int:
+        """The last clock at which waiting costs this learner nothing."""
+        asked_at = self.asked.get(member.learner, self.round)
+        return self.round if asked_at <= self.round else asked_at + 1
 
     def waited_for(self, live: Iterable[Member]) -> int:
         """Live learners that may still answer in time. One whose own step time says it cannot is not waited for."""

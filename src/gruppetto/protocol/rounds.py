@@ -211,7 +211,7 @@ class Rounds(Standing):
             quorum=quorum,
             answers=answers,
             waited_for=waited_for,
-            moved_on=sum(1 for m in live if m.clock > opened.round),
+            moved_on=opened.moved_on(live),
             spent_s=now - opened.asked_at,
             grace_s=opened.grace_s,
             grace_over=now >= opened.asked_at + opened.grace_s,

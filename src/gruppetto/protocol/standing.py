@@ -101,7 +101,7 @@ class Standing:
     def _ask(self, member: Member) -> None:
         opened = self._open
         assert opened is not None
-        opened.asked.add(member.learner)
+        opened.asked[member.learner] = member.clock
         if opened.due:
             self._send(member.learner, member.session, Ask(epoch=self.epoch, round=opened.round, fragments=opened.due))
 

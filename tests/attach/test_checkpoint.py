@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
+from gruppetto.errors import StateError
+from gruppetto.numerics import Layout, TensorSpec
+from gruppetto.protocol.learner import LearnerState
+from gruppetto.protocol.units import Round, Version
+
+LAYOUT = Layout(
+    tensors=(
+        TensorSpec(name="w", shape=(2, 3), dtype="bfloat16"),
+        TensorSpec(name="b", shape=(), dtype="float32"),
+    )
+)
+STATE = LearnerState(
+    run_id="run-1",
+    clock=12,
+    newest_round=Round(11),
+    fragments=((Version(11), 1, 16), (Version(10), 2, 32)),
+    steps=12,
+    tokens=192,
+    cursor=12,
+)
+
+
+def saved() -> dict[str, Any]:
+    bases = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(0.5)}
+    return to_state_dict(STATE, layout_hash=LAYOUT.layout_hash, cut_hash="cut", bases=bases)
+
+
+def test_there_and_back() -> None:
+    state, cut_hash, bases = from_state_dict(saved(), LAYOUT)
+    assert (state, cut_hash) == (STATE, "cut")
+    assert torch.equal(bases["w"], torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(bases["b"], torch.tensor(0.5))
+
+
+def test_it_is_flat_and_plain() -> None:
+    assert all(isinstance(value, torch.Tensor | int | str) for value in saved().values())
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ({"format": 99}, "format is 99"),
+        ({"layout_hash": "another"}, "another layout"),
+        ({"core": "{"}, "damaged"),
+        ({"core": '{"run_id": "x"}'}, "damaged"),
+        ({"base.w": torch.zeros(3)}, "damaged"),
+        ({"base.w": None}, "damaged"),
+        ({"cut_hash": ...}, "damaged"),
+    ],
+)
+def test_what_is_not_ours_is_refused(damage: dict[str, Any], says: str) -> None:
+    plain = saved() | damage
+    plain = {key: value for key, value in plain.items() if value is not ...}
+    with pytest.raises(StateError, match=says):
+        from_state_dict(plain, LAYOUT)

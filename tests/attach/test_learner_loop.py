@@ -1,0 +1,379 @@
+"""The learner against a real syncer on loopback: how it behaves in a loop, and when things go wrong."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SyncerThread, Toy, toy_batch
+from torch import nn
+
+import gruppetto
+from gruppetto.errors import (
+    AddressError,
+    ConnectionLost,
+    GruppettoError,
+    LayoutError,
+    Refused,
+    SettingError,
+    StateError,
+)
+
+Make = Callable[..., Toy]
+Start = Callable[..., SyncerThread]
+SMALL = {"num_fragments": 3, "sync_period": 3, "outer": "finetune", "uplink": "fp32"}
+
+
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, index: int = 0) -> None:
+    model(*toy_batch(index)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def wait(learner: gruppetto.Learner, until: Callable[[], bool]) -> None:
+    """Until the network has brought it about."""
+    with learner._client.news:
+        assert learner._client.news.wait_for(until, timeout=30.0)
+
+
+class Attached:
+    """A toy model, its optimizer and its learner."""
+
+    def __init__(self, url: str, model: nn.Module, **how: object) -> None:
+        self.model, self.optimizer = model, adamw(model)
+        how = {"tokens_per_step": 16, "quiet": True} | how
+        self.learner = gruppetto.Learner(model, self.optimizer, syncer=url, **how)  # type: ignore[arg-type]
+
+    def train(self, steps: int = 1) -> None:
+        for index in range(steps):
+            train(self.model, self.optimizer, index)
+
+
+# ── in the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_weights_are_pulled_before_the_first_step(syncer: Start, toy: Make) -> None:
+    running = syncer(num_learners=2, start_learners=1, **SMALL)
+    first, second = Attached(running.url, toy(0), name="a"), Attached(running.url, toy(1), name="b")
+    with first.learner, second.learner:
+        for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+            assert torch.equal(a, b)
+        assert {first.learner.slot, second.learner.slot} == {0, 1}
+
+
+def test_counting_by_hand(syncer: Start, toy: Make) -> None:
+    running = syncer(run={"context": 64}, **SMALL)
+    model = toy()
+    optimizer = adamw(model)
+    with gruppetto.Learner(model, None, hook=False, syncer=running.url, quiet=True) as learner:
+        train(model, optimizer)
+        assert learner.metrics()["gruppetto/steps"] == 0
+        learner.step(tokens=7)
+        learner.tokens(3)
+        learner.step(tokens=2)
+        assert learner.metrics()["gruppetto/tokens"] == 12
+        assert learner.cursor == 2
+        learner.cursor = 10
+        learner.step(tokens=1)
+        assert learner.cursor == 10
+        learner.step(tokens=1)
+        assert learner.cursor == 11
+        assert learner.run == {"context": 64}
+
+
+def test_tokens_that_nobody_told_count_one_with_a_warning(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Attached(syncer(**SMALL).url, toy(), tokens_per_step=None)
+    with caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner:
+        one.train(3)
+        assert one.learner.metrics()["gruppetto/tokens"] == 3
+    assert [r.message for r in caplog.records if "tokens of a step" in r.message] == [caplog.records[0].message]
+
+
+def test_the_cursor_may_come_from_a_function(syncer: Start, toy: Make) -> None:
+    one = Attached(syncer(**SMALL).url, toy(), cursor=lambda: 42)
+    with one.learner:
+        one.train()
+        assert one.learner.cursor == 42
+
+
+def test_frozen_parameters_are_left_alone(syncer: Start, toy: Make) -> None:
+    running = syncer(num_learners=2, start_learners=1, **SMALL)
+    models = [toy(0), toy(1)]
+    for model in models:
+        model.matrix.requires_grad_(False)
+    first, second = (Attached(running.url, model, name=f"l{i}") for i, model in enumerate(models))
+    with first.learner, second.learner:
+        assert torch.equal(models[0].wte, models[1].wte)
+        assert torch.equal(models[1].matrix, toy(1).matrix)
+
+
+def test_a_stamp_that_went_stale_in_an_evaluation_is_renewed(syncer: Start, toy: Make) -> None:
+    running = syncer(num_learners=2, start_learners=1, **SMALL)
+    fast, slow = Attached(running.url, toy(), name="fast", max_run_ahead=0), Attached(running.url, toy(), name="slow")
+    with fast.learner, slow.learner:
+        fast.train(5)
+        wait(slow.learner, lambda: slow.learner.round >= 5)
+        assert slow.learner.clock == 1, "stamped when it entered"
+        slow.model.eval()
+        slow.model(*toy_batch(0))
+        assert slow.learner.clock == 1, "an evaluation is no step"
+        slow.model.train()
+        newest = slow.learner.round
+        slow.model(*toy_batch(0)).backward()
+        assert slow.learner.clock == newest + 1
+        clock = slow.learner.clock
+        slow.model(*toy_batch(1)).backward()
+        assert slow.learner.clock == clock, "one step, however many passes"
+        slow.optimizer.step()
+        assert slow.learner.metrics()["gruppetto/steps"] == 1
+
+
+def test_running_ahead_waits_but_not_for_a_dead_syncer(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = syncer(num_learners=2, start_learners=1, min_quorum=2, **SMALL)
+    one, other = (Attached(running.url, toy(), name=n, max_run_ahead=0, run_ahead_timeout_s=0.05) for n in "ab")
+    with other.learner, caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner:
+        one.train(20)  # no round can close without the other
+        assert one.learner.metrics()["gruppetto/run_ahead"] >= 20
+    assert sum("no round has closed" in record.message for record in caplog.records) == 1
+
+
+def test_leaving_restores_the_optimizer_and_ends_all_threads(syncer: Start, toy: Make) -> None:
+    one = Attached(syncer(**SMALL).url, toy())
+    with one.learner:
+        one.train()
+    steps = one.learner.metrics()["gruppetto/steps"]
+    one.train()
+    assert one.learner.metrics()["gruppetto/steps"] == steps
+    one.learner.close()
+    with pytest.raises(StateError, match="entered before"), one.learner:
+        pass
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_an_exception_in_the_loop_comes_out_as_it_is(syncer: Start, toy: Make, error: BaseException) -> None:
+    running = syncer(**SMALL)
+    one = Attached(running.url, toy(), name="a")
+    with pytest.raises(type(error)) as caught, one.learner:
+        one.train(2)
+        raise error
+    assert caught.value is error
+    with Attached(running.url, toy(), name="b").learner as after:
+        assert after.slot == 0, "the slot was given back with a goodbye"
+
+
+# ── a syncer that comes and goes ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lost_syncer_stops_nobody_and_is_found_again(syncer: Start, toy: Make) -> None:
+    running = syncer(**SMALL)
+    one = Attached(running.url, toy())
+    with one.learner as learner:
+        one.train(10)
+        running.stop()
+        wait(learner, lambda: not learner.connected)
+        one.train(50)
+        before = learner.round
+        running.start()
+        wait(learner, lambda: learner.connected)
+        while learner.round <= before:
+            one.train()
+        assert learner.metrics()["gruppetto/reconnects"] == 1
+        assert learner.waiting_for == ""
+
+
+def test_strict_use_raises_when_the_link_is_lost(syncer: Start, toy: Make) -> None:
+    running = syncer(**SMALL)
+    one = Attached(running.url, toy(), on_disconnect="raise")
+    with pytest.raises(ConnectionLost, match=running.url), one.learner as learner:
+        one.train()
+        running.stop()
+        wait(learner, lambda: not learner.connected)
+        one.train()
+
+
+def test_a_name_that_was_taken_over_trains_on_alone(syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture) -> None:
+    running = syncer(**SMALL)
+    old, new = Attached(running.url, toy(), name="a"), Attached(running.url, toy(), name="a")
+    with caplog.at_level(logging.WARNING, "gruppetto.learner"), old.learner, new.learner:
+        wait(old.learner, lambda: old.learner._client.failure is not None)
+        old.train(5)
+        new.train(5)
+        assert old.learner.metrics()["gruppetto/steps"] == 5
+        assert new.learner.connected
+    assert sum("superseded" in record.message for record in caplog.records) == 1
+
+
+def test_a_checkpoint_resumes_without_pulling_what_is_unchanged(syncer: Start, toy: Make) -> None:
+    running = syncer(**SMALL)
+    model = toy()
+    one = Attached(running.url, model, name="a", max_run_ahead=0)
+    with one.learner as learner:
+        one.train(7)
+        saved = learner.state_dict()
+        clock, versions = learner.clock, [f.version for f in learner._core.fragments]
+    again = Attached(running.url, model, name="a", max_run_ahead=0)
+    again.learner.load_state_dict(saved)
+    with again.learner as learner:
+        assert learner.metrics()["gruppetto/bytes_down"] == 0
+        assert [f.version for f in learner._core.fragments] == versions
+        assert learner.clock >= clock
+        bases = learner.state_dict()
+        for name in (key for key in saved if key.startswith("base.")):
+            assert torch.equal(saved[name], bases[name]), name
+        again.train(6)
+        assert learner.round > 7
+
+
+def test_a_distributed_checkpoint_takes_the_state(syncer: Start, toy: Make, tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    running = syncer(**SMALL)
+    one = Attached(running.url, toy(), name="a", max_run_ahead=0)
+    with one.learner as learner:
+        one.train(4)
+        saved = learner.state_dict()
+        dcp.save({"learner": saved}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    fresh = Attached(running.url, toy(), name="a")
+    loaded = {"learner": fresh.learner.state_dict()}
+    dcp.load(loaded, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert loaded["learner"].keys() == saved.keys()
+    assert loaded["learner"]["core"] == saved["core"]
+    assert all(torch.equal(loaded["learner"][k], v) for k, v in saved.items() if isinstance(v, torch.Tensor))
+    fresh.learner.load_state_dict(loaded["learner"])
+
+
+def test_a_checkpoint_of_another_run_is_refused(syncer: Start, toy: Make) -> None:
+    one = Attached(syncer(**SMALL).url, toy())
+    with one.learner as learner:
+        saved = learner.state_dict()
+        with pytest.raises(StateError, match="already attached"):
+            learner.load_state_dict(saved)
+    other = Attached(syncer(**SMALL).url, toy())
+    other.learner.load_state_dict(saved)
+    with pytest.raises(Refused) as caught, other.learner:
+        pass
+    assert caught.value.reason == "wrong-run"
+
+
+# ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_another_model_is_refused_by_name(syncer: Start, toy: Make) -> None:
+    running = syncer(**SMALL)
+    with Attached(running.url, toy()).learner:
+        stranger = nn.Linear(3, 3)
+        with pytest.raises(Refused, match="'weight' float32") as caught, Attached(running.url, stranger).learner:
+            pass
+    assert caught.value.reason == "layout"
+
+
+def test_a_finished_run_takes_nobody_in(syncer: Start, toy: Make) -> None:
+    running = syncer(rounds=2, **SMALL)
+    one = Attached(running.url, toy(), name="a")
+    with one.learner as learner:
+        for _ in learner.until_finished(itertools.count()):
+            one.train()
+    with pytest.raises(Refused) as caught, Attached(running.url, toy(), name="b").learner:
+        pass
+    assert caught.value.reason == "finished"
+
+
+def test_a_wrong_token_is_refused_and_never_shown(syncer: Start, toy: Make) -> None:
+    running = syncer(token="sesame", **SMALL)
+    for token in (None, "wrong-and-secret"):
+        stranger = Attached(running.url, toy(), token=token).learner
+        with pytest.raises(AddressError, match="refuses the token") as caught, stranger:
+            pass
+        assert "secret" not in str(caught.value)
+    right = Attached(running.url, toy(), token="sesame")
+    assert "sesame" not in repr(vars(right.learner))
+    with right.learner:
+        right.train()
+
+
+def test_nobody_there(toy: Make) -> None:
+    lonely = Attached("http://127.0.0.1:9", toy(), connect_timeout_s=0.2).learner
+    with pytest.raises(ConnectionLost, match=r"waiting for the syncer at http://127\.0\.0\.1:9"), lonely:
+        pass
+
+
+def test_somebody_else_there(toy: Make) -> None:
+    class Nothing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Nothing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        misled = Attached(f"http://127.0.0.1:{server.server_port}", toy()).learner
+        with pytest.raises(AddressError, match="no syncer answers there"), misled:
+            pass
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "says"),
+    [
+        ({"name": "a b"}, SettingError, "Learner.name"),
+        ({"tokens_per_step": 0}, SettingError, "1 or more"),
+        ({"tokens_per_step": 1.5}, SettingError, "whole number"),
+        ({"max_run_ahead": -1}, SettingError, "0 or more"),
+        ({"on_disconnect": "shrug"}, SettingError, "keep-training"),
+        ({"connect_timeout_s": 0}, SettingError, "above 0"),
+        ({"stall_s": float("nan")}, SettingError, "above 0"),
+        ({"url": "ftp://x"}, AddressError, "use http"),
+    ],
+)
+def test_impossible_settings(toy: Make, how: dict[str, object], error: type[GruppettoError], says: str) -> None:
+    url = str(how.pop("url", "http://127.0.0.1:9"))
+    with pytest.raises(error, match=says):
+        Attached(url, toy(), **how)
+
+
+def test_no_optimizer_without_saying_so(toy: Make) -> None:
+    with pytest.raises(SettingError, match="hook=False"):
+        gruppetto.Learner(toy(), None, syncer="localhost")
+
+
+def test_a_model_without_anything_to_train() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = adamw(model)
+    model.requires_grad_(False)
+    with pytest.raises(LayoutError):
+        gruppetto.Learner(model, optimizer, syncer="localhost")
+
+
+# ── the package ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_package_loads_torch_only_when_a_learner_is_asked_for() -> None:
+    code = "import sys, gruppetto; print('torch' in sys.modules, dir(gruppetto))"
+    assert python(code).strip() == "False ['Learner', '__version__']"
+
+
+def test_without_torch_the_fix_is_named() -> None:
+    code = "import sys; sys.modules['torch'] = None\n"
+    code += "try:\n    from gruppetto import Learner\nexcept ImportError as e: print(e)"
+    assert "pip install 'gruppetto[torch]'" in python(code)

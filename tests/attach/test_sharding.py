@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from gruppetto.attach.sharding import FlatModel, plain_name
+from gruppetto.errors import LayoutError
+from gruppetto.numerics import fragment
+
+SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+FLOATS = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
+
+
+def a_model(shapes: list[tuple[int, ...]], dtypes: list[torch.dtype] | None = None) -> nn.ParameterDict:
+    generator = torch.Generator().manual_seed(len(shapes))
+    dtypes = dtypes or [torch.float32] * len(shapes)
+    return nn.ParameterDict(
+        {
+            f"p{i}.wte.weight".replace(".", "_"): nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
+            for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+        }
+    )
+
+
+def cut(flat: FlatModel, num_fragments: int, rule: str = "mean") -> None:
+    flat.cut(fragment(flat.layout, num_fragments, merge_of=lambda name: rule))
+
+
+@given(shapes=st.lists(SHAPES, min_size=1, max_size=6), num_fragments=st.integers(1, 5))
+def test_every_element_is_read_and_written_exactly_once(shapes: list[tuple[int, ...]], num_fragments: int) -> None:
+    model = a_model(shapes)
+    flat = FlatModel(model)
+    cut(flat, num_fragments)
+    before = [p.detach().clone() for p in model.values()]
+    vectors = []
+    for p in range(flat.num_fragments):
+        vectors.append(np.full(flat.numel(p), np.nan, np.float32))
+        flat.read(p, vectors[p])
+    read = np.sort(np.concatenate(vectors))
+    np.testing.assert_array_equal(read, np.sort(torch.cat([t.flatten() for t in before]).numpy()))
+    for p, vector in enumerate(vectors):
+        flat.write(p, vector * 2)
+    for parameter, old in zip(model.values(), before, strict=True):
+        torch.testing.assert_close(parameter.detach(), old * 2, rtol=0, atol=0)
+
+
+@given(
+    shapes=st.lists(SHAPES, min_size=4, max_size=4),
+    dtypes=st.lists(FLOATS, min_size=4, max_size=4),
+    num_fragments=st.integers(1, 4),
+)
+def test_a_rounded_base_is_what_the_model_holds(
+    shapes: list[tuple[int, ...]], dtypes: list[torch.dtype], num_fragments: int
+) -> None:
+    flat = FlatModel(a_model(shapes, dtypes))
+    cut(flat, num_fragments)
+    rng = np.random.default_rng(len(shapes))
+    for p in range(flat.num_fragments):
+        arrived = rng.standard_normal(flat.numel(p), np.float32)
+        flat.write(p, arrived)
+        base, theta = arrived.copy(), np.empty_like(arrived)
+        flat.round(p, base)
+        flat.read(p, theta)
+        np.testing.assert_array_equal(base, theta)
+
+
+def test_writes_reach_a_strided_parameter_without_replacing_it() -> None:
+    storage = torch.zeros(6, 8)
+    model = nn.Module()
+    model.wte = nn.Parameter(storage.T)  # columns of what lies in memory
+    flat = FlatModel(model)
+    cut(flat, 3)
+    assert flat.num_fragments == 3, "the embedding is split by rows"
+    for p in range(3):
+        flat.write(p, np.full(flat.numel(p), p + 1, np.float32))
+    assert torch.equal(storage, model.wte.detach().T)
+    assert sorted(storage.unique().tolist()) == [1.0, 2.0, 3.0]
+
+
+def test_tied_weights_are_one_tensor() -> None:
+    model = nn.Module()
+    model.embed = nn.Embedding(5, 3)
+    model.lm_head = nn.Linear(3, 5, bias=False)
+    model.lm_head.weight = model.embed.weight
+    assert [t.name for t in FlatModel(model).layout.tensors] == ["embed.weight"]
+
+
+def test_frozen_parameters_stay_out_unless_asked_for() -> None:
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert [t.name for t in FlatModel(model).layout.tensors] == ["weight"]
+    assert [t.name for t in FlatModel(model, trainable_only=False).layout.tensors] == ["weight", "bias"]
+
+
+def test_wrappers_do_not_change_the_layout() -> None:
+    plain, wrapped = nn.Sequential(nn.Linear(2, 2)), nn.Module()
+    wrapped.module = nn.Module()
+    wrapped.module._orig_mod = plain
+    assert FlatModel(wrapped).layout == FlatModel(plain).layout
+    assert plain_name("module.h.0._orig_mod.w") == "h.0.w"
+    assert plain_name("encoder.module.w") == "encoder.module.w", "only outside is it a wrapper's name"
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
+        (nn.Linear(2, 2, device="meta"), "meta device"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "complex64 cannot be averaged"),
+    ],
+)
+def test_what_cannot_be_averaged_is_refused(model: nn.Module, says: str) -> None:
+    with pytest.raises(LayoutError, match=says):
+        FlatModel(model)

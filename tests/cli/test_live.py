@@ -1,0 +1,62 @@
+"""What the live view shows, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from gruppetto.cli.live import LiveView
+from gruppetto.launch.local import Sight
+from gruppetto.protocol import ProtocolSetting, SyncerCore
+from gruppetto.protocol.messages import Hello
+from gruppetto.protocol.units import LearnerId
+from gruppetto.runtime.health import Observer, status_of
+
+PROCESSES = {"syncer": {"pid": 1, "state": "running"}, "anna": {"pid": 2, "state": "killed (SIGKILL)"}}
+
+
+def status() -> dict[str, Any]:
+    """A real one, of a core that has met one learner."""
+    core, seen = SyncerCore(ProtocolSetting(rounds=100), run_id="r", layout_hash="l"), Observer()
+    core.step(0.0, Hello(learner=LearnerId("ben"), session="s", layout_hash="l"))
+    seen.metrics[LearnerId("ben")] = {"loss": 2.5}
+    return status_of(core, seen, 1.0)
+
+
+def sights() -> list[Sight]:
+    return [
+        Sight(elapsed_s=0.0, stage="preparing the data"),
+        Sight(elapsed_s=1.0, stage="starting", processes=PROCESSES),
+        Sight(elapsed_s=2.0, stage="training", processes=PROCESSES, status=status(), losses=[(0, 5.426)]),
+        Sight(elapsed_s=4.0, stage="training", processes=PROCESSES, status={**status(), "round": 20}),
+        Sight(elapsed_s=4.5, stage="training", processes=PROCESSES, status={**status(), "round": 21}),
+        Sight(elapsed_s=9.5, stage="training", processes=PROCESSES, status={**status(), "round": 40}),
+    ]
+
+
+def shown(*, terminal: bool) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=160, color_system=None)
+    with LiveView("tour", 100, console) as view:
+        for sight in sights():
+            view.show(sight)
+            if view._live is not None:
+                view._live.refresh()
+    return out.getvalue()
+
+
+def test_a_terminal_gets_a_table() -> None:
+    said = shown(terminal=True)
+    for part in ("tour", "round 20/100", "loss 5.426", "ben", "joining", "2.500", "killed (SIGKILL)", "waiting for"):
+        assert part in said, part
+    # 20 rounds in 2 s, 80 to go.
+    assert "8.0 s left" in said
+
+
+def test_a_pipe_gets_a_line_at_each_stage_and_every_few_seconds() -> None:
+    lines = shown(terminal=False).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["0.0 s", "1.0 s", "2.0 s", "9.5 s"]
+    assert "ben joining 0" in lines[2]
+    assert "\x1b" not in "".join(lines)

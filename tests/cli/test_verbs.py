@@ -1,0 +1,185 @@
+"""Every verb: what it prints where, how it fails, what it never does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gruppetto.cli.__main__ import VERBS, main
+from gruppetto.errors import StateError
+from gruppetto.protocol import ProtocolSetting
+from gruppetto.protocol.events import Tick
+from gruppetto.protocol.units import Epoch
+from gruppetto.trace.log import TraceWriter
+from gruppetto.trace.schema import core_header
+
+
+@pytest.fixture
+def tape(tmp_path: Path) -> Path:
+    header = core_header(ProtocolSetting(), run_id="r", layout_hash="l", epoch=Epoch(1))
+    with TraceWriter(tmp_path / "trace.jsonl", header) as trace:
+        for t in range(3):
+            trace.event(float(t), "syncer", Tick())
+    return tmp_path / "trace.jsonl"
+
+
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {verb} " in said for verb in VERBS)
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert f"gruppetto {verb}" in said
+    assert "--help" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trian"], "'trian' is no verb; did you mean train?"),
+        (["xyz"], "'xyz' is no verb; see gruppetto --help"),
+        (["train", "--lerners", "3"], "--lerners is not understood; did you mean --learners?"),
+        (["train", "--learners"], "Missing value for argument '--learners'"),
+        (["train", "--learners", "few"], "command line: run.num_learners: is 'few'; use a whole number"),
+        (["train", "--learners", "0"], "command line: run.num_learners: num_learners is 0; use 1 or more"),
+        (["train", "--mode", "solo"], "command line: run.mode: is 'solo'; use one of decoupled, single"),
+        (["train", "--set", "run.rounds"], "--set: 'run.rounds' has no value; use TABLE.KEY=VALUE"),
+        (["train", "--set", "run.ruonds=3"], "run.ruonds is unknown; did you mean run.rounds?"),
+        (["train", "nothing.toml"], "nothing.toml: cannot be read (No such file or directory); name a RUN.toml"),
+        (["train", "a.toml", "b.toml"], "2 arguments where one RUN.toml is needed"),
+        (["train", "--preset", "dmeo"], "dmeo is unknown; did you mean demo?"),
+        (["demo", "--rounds", "-1"], "command line: run.rounds: rounds is -1; use 1 or more"),
+        (["learner", "--name", "a", "--syncer", "u"], "0 arguments where one RUN.toml is needed"),
+        (["learner", "run.toml", "--name", "a"], "--syncer is missing"),
+        (["syncer", "--listen", "7171"], "syncer.listen: is '7171'; use HOST:PORT"),
+        (["syncer", "--token-file", "no-such-file"], "syncer.token_file (no-such-file): cannot be read"),
+        (["status"], "0 arguments where one URL or RUNDIR is needed"),
+        (["status", "http://127.0.0.1:9"], "http://127.0.0.1:9: nobody answers; start the syncer"),
+        (["status", "ftp://x"], "'ftp://x' is not an address"),
+        (["report", "no-such-run"], "no-such-run: has neither trace.jsonl nor train.jsonl"),
+        (["replay", "no-such-tape"], "no-such-tape: cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_2(
+    arguments: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert says in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").touch()
+    arguments = ["train", "--out", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    with pytest.raises(StateError):
+        main([*arguments, "--debug"])
+
+
+def test_train_writes_over_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stranger, run, file = tmp_path / "stranger", tmp_path / "run", tmp_path / "file"
+    for directory, mark in ((stranger, "thesis.tex"), (run, "run.toml")):
+        directory.mkdir()
+        (directory / mark).write_text("precious", encoding="utf-8")
+    file.touch()
+    for out, more, says in (
+        (stranger, [], "is not empty, and not a run; name another directory"),
+        (stranger, ["--overwrite"], "is not empty, and not a run; name another directory"),
+        (run, [], "holds a run already; name another directory, or say --overwrite"),
+        (file, [], "cannot be made"),
+    ):
+        assert main(["train", "--out", str(out), *more]) == 2
+        assert says in capsys.readouterr().err
+    assert (stranger / "thesis.tex").read_text(encoding="utf-8") == "precious"
+    assert (run / "run.toml").read_text(encoding="utf-8") == "precious"
+
+
+def test_overwrite_deletes_a_run_and_directories_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gruppetto.cli.train import new_directory
+
+    monkeypatch.chdir(tmp_path)
+    first, second = (new_directory(None, "demo", overwrite=False) for _ in range(2))
+    assert (first, second) == (Path("runs/demo-1"), Path("runs/demo-2"))
+    (first / "trace.jsonl").touch()
+    (first / "model").mkdir()
+    again = new_directory(str(first), "demo", overwrite=True)
+    assert again == first
+    assert list(again.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["replay", "TAPE"], ["report", "DIR"], ["status", "DIR"]])
+def test_json_is_one_object_on_stdout_and_nothing_else(
+    arguments: list[str], tape: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tape.parent / "processes.json").write_text(
+        json.dumps({"learners": {"a": {"pid": 7, "state": "killed (SIGKILL)"}}}), encoding="utf-8"
+    )
+    given = [{"TAPE": str(tape), "DIR": str(tape.parent)}.get(argument, argument) for argument in arguments]
+    assert main([*given, "--json"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert isinstance(json.loads(said), dict)
+
+
+def test_status_of_a_run_that_has_ended(tape: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tape.parent / "processes.json").write_text(
+        json.dumps({"learners": {"a": {"pid": 7, "state": "killed (SIGKILL)"}}}), encoding="utf-8"
+    )
+    assert main(["status", str(tape.parent), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["round"] == 0
+    learner = status["learners"]["a"]
+    assert (learner["pid"], learner["state"], learner["clock"]) == (7, "killed (SIGKILL)", 0)
+    assert learner["last_merged_round"] is None
+    empty = tape.parent / "empty"
+    empty.mkdir()
+    assert main(["status", str(empty)]) == 2
+
+
+def test_replay_takes_a_run_directory_and_fails_when_decisions_differ(
+    tape: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(tape.parent)]) == 0
+    assert "3 events led to the same 0 decisions" in capsys.readouterr().out
+    with tape.open("a", encoding="utf-8") as file:
+        file.write('{"t":3.0,"who":"syncer","out":"Alarm","data":{"kind":"zero-update","text":"!"}}\n')
+    assert main(["replay", str(tape), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["identical"] is False
+    assert found["first_difference"].startswith("line 5, t = 3.0: recorded Alarm")
+
+
+def test_starting_is_cheap() -> None:
+    code = (
+        "import sys; from gruppetto.cli.__main__ import main; main(['--help']);"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'tyro', 'rich', 'aiohttp', 'msgspec')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_replay_status_report_and_syncer_need_no_torch() -> None:
+    code = (
+        "import sys, gruppetto.cli.replay, gruppetto.cli.status, gruppetto.cli.report, gruppetto.cli.syncer;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,264 @@
+"""A RUN.toml in, a run out; what cannot be is refused in one line with source, path, value and fix."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gruppetto.config import PRESETS, RunConfig, load_run, to_toml
+from gruppetto.config.load import TABLES
+from gruppetto.errors import SettingError
+
+
+def read(tmp_path: Path, text: str, **more: object) -> RunConfig:
+    file = tmp_path / "RUN.toml"
+    file.write_text(text, encoding="utf-8")
+    return load_run(file, **more)  # type: ignore[arg-type]
+
+
+CHANGED: dict[str, object] = {
+    "run.mode": "diloco",
+    "run.num_learners": 3,
+    "run.num_fragments": 7,
+    "run.sync_period": 12,
+    "run.overlap_steps": 1,
+    "run.min_quorum": 2,
+    "run.rounds": 77,
+    "run.grace": False,
+    "run.grace_factor": 0.5,
+    "run.ema_factor": 0.2,
+    "run.when_short": "degrade",
+    "run.stale": "accept",
+    "run.snapshot_window": 3,
+    "run.apply": "carry",
+    "run.blend_alpha": 0.25,
+    "run.liveness_s": 3.0,
+    "run.start_learners": 2,
+    "run.start_timeout_s": 5.0,
+    "run.num_slots": 19,
+    "outer.preset": "finetune",
+    "outer.optimizer": "sgd",
+    "outer.lr": 0.3,
+    "outer.momentum": 0.1,
+    "merge.rules": [["norm", "mean"]],
+    "fragments.how": "layer",
+    "codec.uplink": "fp32",
+    "codec.downlink": "bf16",
+    "syncer.listen": "127.0.0.1:7272",
+    "syncer.state": "elsewhere",
+    "syncer.token_file": "token",
+    "syncer.tls_cert": "cert.pem",
+    "syncer.tls_key": "key.pem",
+    "syncer.allow_plaintext": True,
+    "train.batch_size": 4,
+    "train.eval_every_rounds": 10,
+    "train.eval_windows": 16,
+    "train.log_every_rounds": 3,
+    "train.seed": 5,
+    "train.threads": 2,
+    "model.preset": "small",
+    "model.architecture": "hf:qwen3",
+    "model.dim": 32,
+    "model.layers": 2,
+    "model.heads": 2,
+    "model.kv_heads": 2,
+    "model.ffn_dim": 64,
+    "model.context": 32,
+    "model.tie_embeddings": False,
+    "model.rope_theta": 500.0,
+    "model.seed": 9,
+    "data.corpus": "text:book.txt",
+    "data.tokenizer": "bpe:512",
+    "inner.learning_rate": 1e-4,
+    "inner.warmup_rounds": 5,
+    "inner.final_share": 0.2,
+    "inner.beta1": 0.8,
+    "inner.beta2": 0.95,
+    "inner.eps": 1e-6,
+    "inner.weight_decay": 0.0,
+    "inner.clip_norm": 0.5,
+}
+WITH = {"syncer.tls_cert": {"syncer.tls_key": "key.pem"}, "syncer.tls_key": {"syncer.tls_cert": "cert.pem"}}
+BASE = {"run.num_learners": 4, "run.mode": "decoupled"}
+
+
+@pytest.mark.parametrize("path", sorted({f"{t}.{key}" for t, keys in TABLES.items() for key in keys} - {"data.slots"}))
+def test_every_setting_changes_the_run(path: str) -> None:
+    plain = load_run(overrides=BASE)
+    changed = load_run(overrides={**BASE, **WITH.get(path, {}), path: CHANGED[path]})
+    assert changed != plain
+    table, key = path.split(".")
+    owner = {
+        "run": changed if key == "mode" else changed.protocol,
+        "train": changed.train,
+        "model": changed.train.model,
+        "data": changed.train.data,
+        "inner": changed.train.inner,
+        "learner": changed.learners[0],
+    }.get(table) or getattr(changed, table)
+    if path == "model.preset":
+        assert changed.train.model.dim == 128
+    elif path == "merge.rules":
+        assert owner.rules == (("norm", "mean"),)
+    else:
+        assert getattr(owner, key) == CHANGED[path]
+
+
+def test_the_order_is_defaults_preset_file_command_line(tmp_path: Path) -> None:
+    assert load_run().protocol.sync_period == 24
+    assert load_run(preset="demo").protocol.sync_period == 8
+    assert read(tmp_path, "[run]\nsync_period = 9", preset="demo").protocol.sync_period == 9
+    flagged = read(tmp_path, "[run]\nsync_period = 9", preset="demo", overrides={"run.sync_period": "10"})
+    assert flagged.protocol.sync_period == 10
+    assert flagged.protocol.rounds == load_run(preset="demo").protocol.rounds
+
+
+def test_learners_are_counted_named_and_filled_up(tmp_path: Path) -> None:
+    run = read(tmp_path, '[[learner]]\nname = "a"\n[[learner]]\nname = "learner-0"\nslowdown = 2')
+    assert [entry.name for entry in run.learners] == ["a", "learner-0"]
+    assert run.protocol.num_learners == 2
+    more = read(tmp_path, '[[learner]]\nname = "a"\n[[learner]]\nname = "learner-0"', overrides={"run.num_learners": 4})
+    assert [entry.name for entry in more.learners] == ["a", "learner-0", "learner-1", "learner-2"]
+    assert [entry.name for entry in load_run(overrides={"run.num_learners": 2}).learners] == ["learner-0", "learner-1"]
+
+
+def test_learners_of_a_local_run_start_together_unless_told_otherwise() -> None:
+    assert load_run(overrides={"run.num_learners": 3}).protocol.start_learners == 3
+    assert load_run(overrides={"run.num_learners": 3, "run.start_learners": 1}).protocol.start_learners == 1
+    # A service takes whoever comes.
+    service = load_run(overrides={"run.num_learners": 3}, endless=True).protocol
+    assert (service.start_learners, service.rounds) == (None, None)
+
+
+def test_data_slots_follow_the_syncer() -> None:
+    assert load_run(overrides={"run.num_learners": 30}).train.data.slots == 60
+    assert load_run(overrides={"run.num_slots": 18}).train.data.slots == 18
+    assert load_run(overrides={"data.slots": 16}).train.data.slots == 16
+
+
+def test_a_model_preset_may_be_changed_in_parts() -> None:
+    model = load_run(overrides={"model.preset": "small", "model.layers": 2}).train.model
+    assert (model.dim, model.layers) == (128, 2)
+
+
+def test_outer_values_change_the_preset_that_auto_picks() -> None:
+    assert load_run(overrides={"run.rounds": 600}).resolved_outer()[0].lr == 0.7
+    assert load_run(overrides={"run.rounds": 2400}).resolved_outer()[0].lr == 0.4
+    changed, _ = load_run(overrides={"run.rounds": 2400, "outer.momentum": 0.8}).resolved_outer()
+    assert (changed.lr, changed.momentum) == (0.4, 0.8)
+    assert load_run(overrides={"outer.optimizer": "sgd"}).resolved_outer()[0].momentum == 0.0
+
+
+@pytest.mark.parametrize("name", [None, *PRESETS])
+def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str | None) -> None:
+    overrides = {path: value for path, value in CHANGED.items() if name is None}
+    overrides["outer.preset"], overrides["outer.optimizer"] = "paper", "nesterov"
+    overrides["data.corpus"] = 'text:odd "name"\\ \x7f é.txt'
+    run = load_run(preset=name, overrides=overrides)
+    assert read(tmp_path, to_toml(run)) == run
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[run]\nnum_learners = 2\nmin_quorum = 3", r"run.min_quorum: min_quorum is 3 but num_learners is 2; use 2"),
+        ("[run]\nnum_fragments = 0", "run.num_fragments: num_fragments is 0; use 1 or more"),
+        ("[run]\nsync_period = 2", "run.overlap_steps: overlap_steps is 2 but sync_period is 2; use less"),
+        ("[run]\nsync_period = 0", "run.sync_period: sync_period is 0; use 1 or more"),
+        ("[run]\nrounds = -5", "run.rounds: rounds is -5; use 1 or more"),
+        ("[run]\nrounds = 2.5", "run.rounds: is 2.5; use a whole number"),
+        ('[run]\nrounds = "none"', "run.rounds: a run with learners needs an end"),
+        ("[run]\nrounds = true", "run.rounds: is True; use a whole number"),
+        ('[run]\ngrace = "yes"', "run.grace: is 'yes'; use true or false"),
+        ('[run]\nwhen_short = "stop"', "run.when_short: is 'stop'; use one of wait, degrade"),
+        ('[run]\napply = "glue"', "run.apply: is 'glue'; use one of overwrite, blend, carry"),
+        ("[run]\nliveness_s = -1", "run.liveness_s: liveness_s is -1"),
+        ("[run]\nliveness_s = inf", "run.liveness_s: liveness_s is inf; use a finite number"),
+        ('[run]\nmode = "solo"', "run.mode: is 'solo'; use one of decoupled, single, data-parallel, diloco"),
+        ("[run]\nnum_slots = 2\nnum_learners = 3", "run.num_slots: num_slots is 2 but num_learners is 3"),
+        ("[run]\nsync_periode = 3", "run.sync_periode is unknown; did you mean run.sync_period?"),
+        ("[runs]\nrounds = 3", "runs is unknown; did you mean run?"),
+        ("[zzz]", "zzz is unknown; use one of codec, data"),
+        ("run = 3", "run: is 3; write a table"),
+        ("[outer]\nlr = -0.1", "outer.lr: lr is -0.1; use more than 0"),
+        ('[outer]\npreset = "best"', "outer.preset: is 'best'; use one of auto, finetune, paper, short"),
+        ('[outer]\noptimizer = "lion"', "outer.optimizer: unknown optimizer 'lion'"),
+        ('[merge]\nrules = [["(", "rda"]]', r"merge.rules: merge override 0 \('\(': 'rda'\): not a regular expression"),
+        ('[merge]\nrules = [["a", "sum"]]', "unknown merge rule 'sum'"),
+        ('[merge]\nrules = [["a"]]', r"merge.rules\[0\]: has 1 entries; use 2"),
+        ("[merge]\nrules = 3", "merge.rules: is 3; use a list"),
+        ('[fragments]\nhow = "slice"', "fragments.how: is 'slice'; use one of balanced"),
+        ('[codec]\nuplink = "zip"', "codec.uplink: is 'zip'; use one of bf16, fp32"),
+        ('[syncer]\nlisten = "7171"', "syncer.listen: is '7171'; use HOST:PORT"),
+        ('[syncer]\nlisten = "localhost:99999"', "syncer.listen: is 'localhost:99999'; use HOST:PORT"),
+        ("[train]\nbatch_size = 0", "train.batch_size: is 0; use 1 or more"),
+        ("[train]\nseed = -1", "train.seed: is -1; use 0 to"),
+        ('[model]\npreset = "huge"', "no preset is called 'huge'; use one of tiny, small, base"),
+        ('[model]\narchitecture = "gpt"', "model.architecture: 'gpt' is unknown; use llama or hf:NAME"),
+        ("[model]\ndim = 30", "model.heads: dim 30 does not give 4 heads of even width"),
+        ('[model]\ndim = "64"', "model.dim: is '64'; use a whole number"),
+        ('[data]\ncorpus = "books"', "data.corpus: 'books' is unknown; use python-stdlib"),
+        ("[data]\nslots = 3", "data.slots: data.slots is 3, but the syncer leases 16"),
+        ("[inner]\nlearning_rate = -1e-3", "inner.learning_rate: is -0.001; use a number above 0"),
+        ('[[learner]]\nname = "a"\nslowdown = 0.5', "learner.slowdown: is 0.5; use 1 or more"),
+        ('[[learner]]\nname = "../a"', "learner.name: is '../a'; use 1 to 128 letters"),
+        ('[[learner]]\nname = "a"\n[[learner]]\nname = "a"', "two learners are called 'a'"),
+        ("[[learner]]\nslowdown = 2", "learner.name: is missing"),
+        ('[[learner]]\nname = "a"\nspeed = 2', "learner.speed is unknown"),
+        ("learner = 3", r"learner: is 3; write \[\[learner\]\]"),
+        (
+            '[run]\nnum_learners = 1\n[[learner]]\nname = "a"\n[[learner]]\nname = "b"',
+            r"run.num_learners: 2 \[\[learner\]\] entries, but num_learners is 1",
+        ),
+        ("[run\n", "is not TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says) as caught:
+        read(tmp_path, text)
+    assert str(tmp_path / "RUN.toml") in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"run.min_quorum": "3"}, "command line: run.min_quorum: min_quorum is 3"),
+        ({"rounds": 3}, "command line: 'rounds' is no setting; use TABLE.KEY"),
+        ({"run.": 3}, "'run.' is no setting"),
+        ({"run.rounds": "soon"}, "command line: run.rounds: is 'soon'; use a whole number"),
+    ],
+)
+def test_the_command_line_is_named_as_the_source(overrides: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        load_run(overrides=overrides)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="cannot be read"):
+        load_run(tmp_path / "nothing.toml")
+    with pytest.raises(SettingError, match="cannot be read"):
+        load_run(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingError, match="is not TOML"):
+        load_run(tmp_path / "binary")
+    (tmp_path / "big").write_bytes(b"# " + b"x" * 2**20)
+    with pytest.raises(SettingError, match="is larger than"):
+        load_run(tmp_path / "big")
+    with pytest.raises(SettingError, match="dmeo is unknown; did you mean demo"):
+        load_run(preset="dmeo")
+
+
+def test_every_part_of_a_run_has_its_table() -> None:
+    parts = {f.name for f in fields(RunConfig)} - {"protocol", "mode", "train", "learners"}
+    assert parts | {"run", "train", "model", "data", "inner"} == set(TABLES)
+
+
+def test_reading_a_file_does_not_wait_for_torch() -> None:
+    code = "import sys, gruppetto.config as c; c.load_run(preset='demo'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

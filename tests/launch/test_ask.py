@@ -1,0 +1,103 @@
+"""Asking a syncer, and telling apart who answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from gruppetto.errors import AddressError, ConnectionLost, SettingError
+from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint, read_token
+
+
+class Answers(BaseHTTPRequestHandler):
+    replies: ClassVar[dict[str, tuple[int, bytes, dict[str, str]]]] = {}
+    heard: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.heard.append(self.headers.get("Authorization", ""))
+        code, body, headers = self.replies.get(self.path, (404, b"no weights yet\n", {}))
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    Answers.replies, Answers.heard = {}, []
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_status_and_model_of_a_syncer(url: str) -> None:
+    Answers.replies["/v1/status"] = (200, b'{"round": 7}', {})
+    assert fetch_status(url, token="secret") == {"round": 7}
+    assert Answers.heard == ["Bearer secret"]
+    assert fetch_model(url) is None
+    Answers.replies["/v1/model"] = (200, b"weights", {"Gruppetto-Round": "7"})
+    model = fetch_model(url)
+    assert model is not None
+    assert (model.round, model.content) == (7, b"weights")
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "says"),
+    [
+        (200, b"<html>", "does not answer like a syncer"),
+        (200, b"[]", "does not answer like a syncer"),
+        (200, b'{"version": 1}', "does not answer like a syncer"),
+        (401, b"a token is needed\n", "wants a token; give --token-file"),
+        (500, b"oh\n", "answered 500 oh"),
+        (404, b"", "not found"),
+    ],
+)
+def test_somebody_else_answers(url: str, code: int, body: bytes, says: str) -> None:
+    Answers.replies["/v1/status"] = (code, body, {})
+    with pytest.raises(AddressError, match=says) as caught:
+        fetch_status(url)
+    assert caught.value.where == url
+
+
+def test_a_model_without_a_round_is_none_of_ours(url: str) -> None:
+    Answers.replies["/v1/model"] = (200, b"weights", {})
+    with pytest.raises(AddressError, match="does not answer like a syncer"):
+        fetch_model(url)
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(ConnectionLost, match="nobody answers"):
+        fetch_status("http://127.0.0.1:9")
+
+
+def test_an_endpoint_is_found_in_a_state_or_run_directory(tmp_path: Path) -> None:
+    assert find_endpoint(tmp_path) is None
+    (tmp_path / "syncer").mkdir()
+    place = tmp_path / "syncer" / "endpoint.json"
+    place.write_text('{"url": "http://127.0.0.1:', encoding="utf-8")
+    assert find_endpoint(tmp_path) is None
+    place.write_text('{"url": "http://127.0.0.1:7171", "run_id": "r", "epoch": 1, "pid": 3}', encoding="utf-8")
+    for directory in (tmp_path, tmp_path / "syncer"):
+        found = find_endpoint(directory)
+        assert found is not None
+        assert (found.url, found.pid) == ("http://127.0.0.1:7171", 3)
+
+
+def test_a_token_is_the_first_word_of_its_file(tmp_path: Path) -> None:
+    assert read_token(None) is None
+    file = tmp_path / "token"
+    file.write_text("secret\nnot this\n", encoding="utf-8")
+    assert read_token(file) == "secret"
+    file.write_text("\n", encoding="utf-8")
+    with pytest.raises(SettingError, match="is empty"):
+        read_token(file)

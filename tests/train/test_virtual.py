@@ -1,0 +1,81 @@
+"""Virtual training runs the whole algorithm on real tensors, and the same way every time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gruppetto.errors import RunFailed, SettingError
+from gruppetto.numerics.outer import OuterSetting
+from gruppetto.protocol import ProtocolSetting
+from gruppetto.train.data import Data
+from gruppetto.train.log import TrainLog
+from gruppetto.train.rivals import single
+from gruppetto.train.setting import TrainSetting
+from gruppetto.train.virtual import VirtualSetting, train_virtually
+
+ROUNDS = 24
+
+
+def protocol(**change: Any) -> ProtocolSetting:
+    return ProtocolSetting(
+        **{"num_learners": 3, "num_slots": 4, "num_fragments": 6, "sync_period": 6, "rounds": ROUNDS, **change}  # type: ignore[arg-type]
+    )
+
+
+def test_it_learns_with_everybody_and_every_token_is_accounted_for(setting: TrainSetting, data: Data) -> None:
+    result = train_virtually(setting, data, protocol(), VirtualSetting(step_s=(1.0, 1.0, 2.0)))
+    first, last = result.evaluations[0][2].loss, result.evaluations[-1][2].loss
+    assert last < 0.85 * first
+    ledger = result.world.syncer.ledger
+    assert ledger.balances()
+    assert all(ledger.merged_by[name] > 0 for name in ("learner-0", "learner-1", "learner-2"))
+    assert result.participation > 0.8
+    assert "below 100" in result.outer_reason
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(setting: TrainSetting, data: Data) -> None:
+    first, again = (train_virtually(setting, data, protocol()) for _ in range(2))
+    other = train_virtually(setting.seeded(1), data, protocol())
+    for ours, theirs in zip(first.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert first.world.closed == again.world.closed
+    assert other.loss != first.loss
+
+
+@pytest.mark.parametrize("sync_period", [1, 4])
+def test_one_learner_with_a_plain_outer_step_is_plain_adamw(
+    setting: TrainSetting, data: Data, tmp_path: Path, sync_period: int
+) -> None:
+    """M = 1, η = 1, μ = 0, and ``carry`` for the work done while a fragment is in flight."""
+    virtual = VirtualSetting(outer=OuterSetting(optimizer="sgd", lr=1.0, momentum=0.0), uplink="fp32", jitter=0.0)
+    alone = protocol(num_learners=1, sync_period=sync_period, num_fragments=4, overlap_steps=0, apply="carry")
+    decoupled = train_virtually(setting, data, alone, virtual)
+    with TrainLog(tmp_path / "single.jsonl", clock=lambda: 0.0) as log:
+        # The last round closes on what was learnt up to its step; with H = 4, other fragments a few steps earlier.
+        plain, found = single(setting, data, rounds=ROUNDS, log=log)
+    if sync_period == 1:
+        for ours, theirs in zip(decoupled.model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert decoupled.loss == pytest.approx(found.loss, rel=1e-4 if sync_period == 1 else 0.05)
+
+
+def test_settings_that_cannot_be_run_are_refused(setting: TrainSetting, data: Data) -> None:
+    with pytest.raises(SettingError, match="needs an end"):
+        train_virtually(setting, data, protocol(rounds=None))
+
+
+def test_more_learners_than_slots_get_slots(setting: TrainSetting, data: Data) -> None:
+    few = replace(setting, data=replace(setting.data, slots=1))
+    result = train_virtually(few, data, protocol(rounds=2))
+    assert len(result.world.closed) == 2
+
+
+def test_a_run_that_stops_says_what_it_waits_for(setting: TrainSetting, data: Data, monkeypatch: Any) -> None:
+    monkeypatch.setattr("gruppetto.train.virtual.NEVER_S", 5.0)
+    with pytest.raises(RunFailed, match="stopped at round"):
+        train_virtually(setting, data, protocol())
