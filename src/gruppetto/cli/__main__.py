@@ -1,0 +1,76 @@
+"""``gruppetto VERB``: finds the verb, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from gruppetto.errors import GruppettoError, UserError
+
+__all__ = ["VERBS", "main"]
+
+VERBS = {
+    "demo": "four unequal learners and a syncer on this machine, with a report",
+    "train": "a whole local run, or one of its rivals: single, data-parallel, diloco",
+    "syncer": "the service that merges what learners send",
+    "learner": "one reference learner of a run",
+    "status": "how a run stands, from its syncer or its directory",
+    "report": "figures, tables and a page about a run",
+    "replay": "put a recorded run through a fresh core, and compare the decisions",
+    "version": "which version this is",
+}
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``gruppetto`` with these arguments (default: those of the process); the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        return _run(given)
+    except GruppettoError as error:
+        if debug:
+            raise
+        print(f"gruppetto: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("gruppetto: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough; Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if given else UserError.exit_code
+    verb, rest = given[0], given[1:]
+    verb = "version" if verb in ("--version", "-V") else verb
+    if verb not in VERBS:
+        import difflib
+
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        raise UserError(f"{verb!r} is no verb", fix=f"did you mean {near[0]}?" if near else "see gruppetto --help")
+    code: int = importlib.import_module(f"gruppetto.cli.{verb}").main(rest)
+    return code
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {verb:<10} {text}" for verb, text in VERBS.items())
+    return (
+        "usage: gruppetto VERB [options]\n\n"
+        "Decoupled DiLoCo: many independent learners train one model and never wait for each other.\n\n"
+        f"{verbs}\n\n"
+        "gruppetto VERB --help says more. --debug, after any verb, shows where an error comes from."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

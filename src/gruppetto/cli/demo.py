@@ -1,0 +1,56 @@
+"""``gruppetto demo``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gruppetto.cli.flags import overrides_of, print_json, read_flags
+from gruppetto.cli.train import new_directory, ride_and_report
+from gruppetto.config import load_run
+
+__all__ = ["main"]
+
+WELCOME = """\
+Four learners and a syncer train one small language model on this machine, on the source files of this Python.
+dora is twice as slow as the others. Nobody waits for her, and her work counts all the same.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Four unequal learners train one small model on this machine, in a few minutes; then a report."""
+
+    rounds: Annotated[str | None, tyro.conf.arg(metavar="T")] = None
+    """The last round."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="S")] = None
+    """Of the first weights and the order of the data."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
+    """Change one setting; may be given several times."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="RUNDIR")] = None
+    """The run directory; runs/demo-N by default."""
+    overwrite: bool = False
+    """Delete the run that is in RUNDIR."""
+    cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
+    """Where tokenized text is kept between runs."""
+    json: bool = False
+    """The report as one JSON object on standard output."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, arguments, "demo")
+    seeds = {"train.seed": flags.seed, "model.seed": flags.seed}
+    config = load_run(preset="demo", overrides=overrides_of(flags.set, {"run.rounds": flags.rounds, **seeds}))
+    directory = new_directory(flags.out, "demo", overwrite=flags.overwrite)
+    print(WELCOME, file=sys.stderr)
+    report = ride_and_report(config, directory, cache=Path(flags.cache).expanduser(), title="demo")
+    if flags.json:
+        print_json(report.figures)
+    else:
+        print(f"{report.text}\n{directory}")
+    return 0

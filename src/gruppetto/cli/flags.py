@@ -1,0 +1,93 @@
+"""Reading the command line of a verb into a dataclass, with mistakes as one line."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+
+from gruppetto.errors import SettingError, UserError
+
+__all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "print_json", "read_flags"]
+
+T = TypeVar("T")
+
+
+def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
+    """``arguments`` as a ``kind``, whose docstrings make the help. Raises :class:`UserError` for what is not known."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            flags, unknown = tyro.cli(
+                kind,
+                args=list(arguments),
+                prog=f"gruppetto {verb}",
+                description=kind.__doc__,
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
+                return_unknown_args=True,
+            )
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        raise UserError(_first_sentence(said.getvalue()), fix=f"see gruppetto {verb} --help") from None
+    if unknown:
+        names = [f"--{f.name.replace('_', '-')}" for f in fields(kind)]  # type: ignore[arg-type]
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"see gruppetto {verb} --help"
+        raise UserError(f"{unknown[0]} is not understood", where=f"gruppetto {verb}", fix=fix)
+    return flags
+
+
+def exactly_one(values: Sequence[str], what: str, verb: str) -> str:
+    """The one positional argument that a verb needs."""
+    if len(values) != 1:
+        raise UserError(
+            f"{len(values)} arguments where one {what} is needed", where=f"gruppetto {verb}", fix=f"give one {what}"
+        )
+    return values[0]
+
+
+def at_most_one(values: Sequence[str], what: str, verb: str) -> str | None:
+    """The one positional argument that a verb may have."""
+    return exactly_one(values, what, verb) if values else None
+
+
+def overrides_of(settings: Sequence[str], flags: Mapping[str, str | None]) -> dict[str, object]:
+    """``--set TABLE.KEY=VALUE``, and the flags that stand for a setting; a flag wins over a ``--set``."""
+    overrides: dict[str, object] = {}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise SettingError(f"{setting!r} has no value", where="--set", fix="use TABLE.KEY=VALUE, run.rounds=500")
+        overrides[path.strip()] = value
+    return {**overrides, **{path: value for path, value in flags.items() if value is not None}}
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """The one object that ``--json`` promises on standard output."""
+    print(json.dumps(value, allow_nan=False))
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def path_or_none(value: str | None) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def _first_sentence(boxed: str) -> str:
+    """What a box of tyro's says, without the box."""
+    lines = [re.sub(r"^[^\w'\"-]*-? |[^\w.'\"!?)]+$", "", line).strip("─-|+ ") for line in boxed.splitlines()]
+    said = [line for line in lines if line]
+    return said[1] if len(said) > 1 else (said[0] if said else "the arguments are not understood")

@@ -1,0 +1,157 @@
+"""A run while it goes on: a table that renews itself on a terminal, a line every few seconds elsewhere. On stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gruppetto.launch.local import Sight
+from gruppetto.protocol.grace import ema
+from gruppetto.report.story import as_bytes, as_duration
+
+__all__ = ["LiveView"]
+
+LINE_EVERY_S = 5.0
+SMOOTHING = 0.15
+COLOURS = {"live": "green", "joining": "yellow", "away": "red", "left": "dim", "running": "yellow", "done": "dim"}
+
+
+class LiveView:
+    """Shows one :class:`Sight` after another; what it is given never changes the run."""
+
+    def __init__(self, title: str, rounds: int, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._title, self._rounds = title, rounds
+        self._live = (
+            Live(console=self._console, refresh_per_second=4, transient=True) if self._console.is_terminal else None
+        )
+        self._said_at = -LINE_EVERY_S
+        self._said_stage = ""
+        self._pace = _Pace()
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def show(self, sight: Sight) -> None:
+        self._pace.look(sight)
+        if self._live is not None:
+            self._live.update(self._picture(sight))
+        elif sight.stage != self._said_stage or sight.elapsed_s - self._said_at >= LINE_EVERY_S:
+            self._said_stage, self._said_at = sight.stage, sight.elapsed_s
+            self._console.print(self._line(sight), highlight=False, soft_wrap=True)
+
+    # ── a terminal ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _picture(self, sight: Sight) -> RenderableType:
+        status = sight.status
+        head = Text.assemble((self._title, "bold"), f"  {sight.stage}  ", (as_duration(sight.elapsed_s), "dim"))
+        if status is None:
+            return Group(head, _processes(sight))
+        done = ProgressBar(total=self._rounds, completed=status["round"], width=40)
+        return Group(
+            head,
+            done,
+            Text(self._counts(sight, status)),
+            _learners(sight, status),
+            Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),
+            *(Text(f"! {alarm['text']}", style="red") for alarm in status["alarms"][-2:]),
+        )
+
+    def _counts(self, sight: Sight, status: Mapping[str, Any]) -> str:
+        grace, moved = status["grace"], status["bytes"]
+        parts = [
+            f"round {status['round']}/{self._rounds}",
+            self._left(self._rounds - status["round"]),
+            f"loss {sight.losses[-1][1]:.3f}" if sight.losses else "loss –",
+            f"{self._pace.tokens_per_s:,.0f} tokens/s",
+            f"quorum {len(status['quorum']['participants'])}",
+            f"grace {1000 * (grace['spent_s'] or 0):.0f} of {1000 * (grace['window_s'] or 0):.0f} ms",
+            f"{as_bytes(moved['up'])} up, {as_bytes(moved['down'])} down",
+        ]
+        return " · ".join(parts)
+
+    def _left(self, rounds: int) -> str:
+        left_s = self._pace.left_s(rounds)
+        return "– left" if left_s is None else f"{as_duration(left_s)} left"
+
+    # ── a file or a pipe ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _line(self, sight: Sight) -> str:
+        status = sight.status
+        if status is None:
+            return f"{as_duration(sight.elapsed_s)}: {sight.stage}"
+        states = [f"{name} {each['state']} {each['clock']}" for name, each in status["learners"].items()]
+        who = f" · {', '.join(states)}" if states else ""
+        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}"
+
+
+class _Pace:
+    """Smoothed rounds and tokens per second."""
+
+    def __init__(self) -> None:
+        self.tokens_per_s = 0.0
+        self._rounds_per_s: float | None = None
+        self._tokens_per_s: float | None = None
+        self._last: tuple[float, int, int] | None = None
+
+    def look(self, sight: Sight) -> None:
+        if sight.status is None:
+            return
+        now = (sight.elapsed_s, sight.status["round"], sight.status["tokens"]["consumed"])
+        if self._last is None:
+            self._last = now
+            return
+        passed_s = now[0] - self._last[0]
+        if passed_s < 1.0:
+            return
+        self._rounds_per_s = ema(self._rounds_per_s, (now[1] - self._last[1]) / passed_s, SMOOTHING)
+        self._tokens_per_s = ema(self._tokens_per_s, (now[2] - self._last[2]) / passed_s, SMOOTHING)
+        self.tokens_per_s = self._tokens_per_s
+        self._last = now
+
+    def left_s(self, rounds: int) -> float | None:
+        return rounds / self._rounds_per_s if self._rounds_per_s else None
+
+
+def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("learner", "state", "step", "clock", "last merged", "merged", "loss"):
+        table.add_column(column, justify="left" if column in ("learner", "state") else "right", header_style="dim")
+    names = sorted({*status["learners"], *sight.processes} - {"syncer"})
+    for name in names:
+        each = status["learners"].get(name, {})
+        process = sight.processes.get(name, {}).get("state", "running")
+        state = each.get("state", "starting") if process in ("running", "done") else process
+        loss = each.get("metrics", {}).get("loss")
+        table.add_row(
+            name,
+            Text(state, style=COLOURS.get(state, "red" if "killed" in state or "failed" in state else "")),
+            f"{1000 * each['step_s']:.0f} ms" if each.get("step_s") else "–",
+            str(each.get("clock", "–")),
+            str(each.get("last_merged_round") or "–"),
+            str(each.get("merged_rounds", "–")),
+            f"{loss:.3f}" if loss is not None else "–",
+        )
+    return table
+
+
+def _processes(sight: Sight) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, process in sight.processes.items():
+        table.add_row(name, Text("starting" if process["state"] == "running" else process["state"], style="yellow"))
+    return table

@@ -1,0 +1,124 @@
+"""``gruppetto status URL|RUNDIR``"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
+from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+
+__all__ = ["main", "status_of_directory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Say how a run stands: round, learners, what it waits for."""
+
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="URL|RUNDIR")] = ()
+    """The address of a syncer, or a run directory on this machine."""
+    token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """A file whose first line is the syncer's token."""
+    json: bool = False
+    """One JSON object."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, arguments, "status")
+    target = exactly_one(flags.target, "URL or RUNDIR", "status")
+    token = read_token(flags.token_file)
+    if Path(target).is_dir():
+        status = status_of_directory(Path(target), token=token)
+    else:
+        try:
+            status = fetch_status(target, token=token)
+        except ConnectionLost as error:
+            raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
+    if flags.json:
+        print_json(status)
+    else:
+        print(_text(status))
+    return 0
+
+
+def status_of_directory(directory: Path, *, token: str | None = None) -> dict[str, Any]:
+    """The syncer's account with the pid of each local learner; from the report when the run has ended.
+
+    Raises :class:`DataError` for a directory without a run.
+    """
+    processes = _read(directory / "processes.json")
+    learners: dict[str, Any] = processes.get("learners", {})
+    endpoint = find_endpoint(directory)
+    try:
+        if endpoint is None:
+            raise ConnectionLost("the syncer does not run")
+        status = fetch_status(endpoint.url, token=token)
+    except GruppettoError:
+        report = _read(directory / "report.json")
+        if not processes and not report:
+            raise DataError(
+                "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
+            ) from None
+        return _status_of_ended(report, learners)
+    for name, process in learners.items():
+        known = status["learners"].setdefault(name, dict(NOT_KNOWN_YET))
+        known["pid"] = process["pid"]
+        if process["state"] != "running" and known["state"] != "left":
+            known["state"] = process["state"]
+        elif known["state"] is None:
+            known["state"] = "starting"
+    return status
+
+
+NOT_KNOWN_YET = {"state": None, "clock": 0, "last_merged_round": None, "step_s": None, "steps": 0}
+
+
+def _status_of_ended(report: dict[str, Any], learners: dict[str, Any]) -> dict[str, Any]:
+    """What is left to say when nothing runs any more."""
+    seen: dict[str, Any] = report.get("learners", {})
+    return {
+        "round": report.get("rounds", 0),
+        "phase": "ended" if report else "stopped",
+        "waiting_for": "nothing: the processes have ended",
+        "learners": {
+            name: {
+                **NOT_KNOWN_YET,
+                "pid": learners.get(name, {}).get("pid"),
+                "state": learners.get(name, {}).get("state"),
+                "steps": seen.get(name, {}).get("steps", 0),
+                "step_s": seen.get(name, {}).get("step_s"),
+            }
+            for name in sorted({*learners, *seen})
+        },
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _text(status: dict[str, Any]) -> str:
+    rounds = status.get("rounds")
+    lines = [
+        f"round {status['round']}{f' of {rounds}' if rounds else ''}, {status['phase']}; "
+        f"waiting for {status['waiting_for']}"
+    ]
+    for name, each in status["learners"].items():
+        step = f"{each['step_s']:.3f} s per step" if each.get("step_s") else "no step yet"
+        merged = each.get("last_merged_round")
+        lines.append(
+            f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
+            f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}"
+        )
+    lines += [f"  ! {alarm['text']}" for alarm in status.get("alarms", [])]
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""``gruppetto syncer``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import tyro
+
+from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, read_flags
+from gruppetto.cli.parent import end_with_parent
+from gruppetto.config import RunConfig, load_run
+from gruppetto.launch.ask import read_token
+from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.serving import Endpoint, run_syncer
+from gruppetto.runtime.setting import DEFAULT_LISTEN, SyncerSetting
+from gruppetto.trace.log import TraceWriter
+
+__all__ = ["main"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Serve a run. Without a file the defaults hold, and the model's layout and first weights come from the first
+    learner."""
+
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
+    """The run's settings."""
+    listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
+    """Where to listen; 127.0.0.1:7171 by default. Port 0 takes any free one."""
+    state: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where the durable state is kept; a run that lies there already is continued."""
+    trace: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Record everything that is decided; an existing trace is continued."""
+    token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """A file whose first line every learner has to show."""
+    tls_cert: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """The certificate (PEM) to serve with."""
+    tls_key: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """Its key (PEM, not encrypted)."""
+    allow_plaintext: bool = False
+    """Listen without TLS or a token off this machine, knowingly."""
+    exit_when_finished: bool = False
+    """Stop after the last round instead of keeping the last weights on offer."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
+    """Change one setting; may be given several times."""
+    follow_parent: bool = False
+    """Stop when standard input closes."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, arguments, "syncer")
+    log_to_stderr()
+    file = at_most_one(flags.run, "RUN.toml", "syncer")
+    overrides = overrides_of(
+        flags.set,
+        {
+            "syncer.listen": flags.listen or (None if file else DEFAULT_LISTEN),
+            "syncer.state": flags.state,
+            "syncer.token_file": flags.token_file,
+            "syncer.tls_cert": flags.tls_cert,
+            "syncer.tls_key": flags.tls_key,
+            "syncer.allow_plaintext": "true" if flags.allow_plaintext else None,
+        },
+    )
+    config = load_run(Path(file) if file else None, overrides=overrides, endless=True)
+    setting = _setting(config, exit_when_finished=flags.exit_when_finished)
+    if flags.follow_parent:
+        end_with_parent()
+    header = {"started_at": wall_time_s()}
+    with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
+        run_syncer(config.protocol, setting, trace=trace, on_ready=_say)
+    return 0
+
+
+def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
+    place = config.syncer
+    outer, _ = config.resolved_outer()
+    return SyncerSetting(
+        state=Path(place.state),
+        listen=place.listen,
+        token=read_token(place.token_file),
+        tls_cert=Path(place.tls_cert) if place.tls_cert else None,
+        tls_key=Path(place.tls_key) if place.tls_key else None,
+        allow_plaintext=place.allow_plaintext,
+        fragmenter=config.fragments.how,
+        merge=config.merge.rules,
+        outer=outer,
+        uplink=config.codec.uplink,
+        downlink=config.codec.downlink,
+        exit_when_finished=exit_when_finished,
+        run={"train": msgspec.to_builtins(config.train)},
+    )
+
+
+def _say(endpoint: Endpoint) -> None:
+    print(f"{endpoint.url} serves run {endpoint.run_id}", file=sys.stderr, flush=True)

@@ -1,0 +1,171 @@
+"""``gruppetto train``"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flags
+from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.errors import StateError
+from gruppetto.report.rundir import Report, write_report
+from gruppetto.runtime.clock import MonotonicClock
+
+__all__ = ["Flags", "main", "new_directory", "ride_and_report"]
+
+PROGRESS_EVERY_S = 5.0
+MARKS = ("run.toml", "trace.jsonl", "train.jsonl", "plan.json")
+"""A directory with one of these is a run directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Run a syncer and learners on this machine, or a rival of decoupled training, from beginning to end."""
+
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
+    """The run's settings; without it the defaults hold."""
+    learners: Annotated[str | None, tyro.conf.arg(metavar="M")] = None
+    """How many learners."""
+    rounds: Annotated[str | None, tyro.conf.arg(metavar="T")] = None
+    """The last round."""
+    seed: Annotated[str | None, tyro.conf.arg(metavar="S")] = None
+    """Of the first weights and the order of the data."""
+    mode: Annotated[str | None, tyro.conf.arg(metavar="MODE")] = None
+    """decoupled, single, data-parallel or diloco."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Begin with a named run (demo) instead of the defaults."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
+    """Change one setting; may be given several times."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="RUNDIR")] = None
+    """The run directory; runs/MODE-N by default."""
+    overwrite: bool = False
+    """Delete the run that is in RUNDIR."""
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUNDIR")] = ()
+    """Other runs whose loss is drawn beside this one's; may be given several times."""
+    cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
+    """Where tokenized text is kept between runs."""
+    json: bool = False
+    """The report as one JSON object on standard output."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, arguments, "train")
+    overrides = overrides_of(
+        flags.set,
+        {
+            "run.num_learners": flags.learners,
+            "run.rounds": flags.rounds,
+            "run.mode": flags.mode,
+            "train.seed": flags.seed,
+            "model.seed": flags.seed,
+        },
+    )
+    file = at_most_one(flags.run, "RUN.toml", "train")
+    config = load_run(Path(file) if file else None, preset=flags.preset, overrides=overrides)
+    directory = new_directory(flags.out, config.mode, overwrite=flags.overwrite)
+    compare = [Path(other) for other in flags.compare]
+    report = ride_and_report(config, directory, cache=Path(flags.cache).expanduser(), compare=compare)
+    if flags.json:
+        print_json(report.figures)
+    else:
+        print(f"{report.text}\n{directory}")
+    return 0
+
+
+def ride_and_report(
+    config: RunConfig, directory: Path, *, cache: Path, compare: Sequence[Path] = (), title: str = ""
+) -> Report:
+    """Run ``config`` in a fresh directory, and write its report. A run that fails leaves what it recorded."""
+    if config.mode == "decoupled":
+        from gruppetto.cli.live import LiveView
+        from gruppetto.launch.local import run_local
+
+        with LiveView(title or str(directory), config.rounds) as view:
+            run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show)
+    else:
+        _run_rival(config, directory, cache=cache)
+    return write_report(directory, compare)
+
+
+def new_directory(out: str | None, name: str, *, overwrite: bool) -> Path:
+    """A fresh run directory. Raises :class:`StateError` rather than write over anything."""
+    if out is None:
+        for number in range(1, 1_000_000):
+            directory = Path("runs") / f"{name}-{number}"
+            if not directory.exists():
+                return _made(directory)
+    directory = Path(str(out))
+    if directory.is_dir() and any(directory.iterdir()):
+        if not any((directory / mark).exists() for mark in MARKS):
+            raise StateError("is not empty, and not a run", where=str(directory), fix="name another directory")
+        if not overwrite:
+            raise StateError(
+                "holds a run already", where=str(directory), fix="name another directory, or say --overwrite"
+            )
+        shutil.rmtree(directory)
+    return _made(directory)
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(
+            f"cannot be made ({error.strerror})", where=str(directory), fix="name another directory"
+        ) from error
+    return directory
+
+
+def _run_rival(config: RunConfig, directory: Path, *, cache: Path) -> None:
+    from gruppetto.train.baseline import Plan, run_baseline
+
+    assert config.mode != "decoupled"
+    outer = {"outer_rate": config.outer.lr, "outer_momentum": config.outer.momentum}
+    plan = Plan(
+        mode=config.mode,
+        setting=config.train,
+        num_learners=1 if config.mode == "single" else config.protocol.num_learners,
+        rounds=config.rounds,
+        out=str(directory),
+        cache=str(cache),
+        sync_period=config.protocol.sync_period,
+        **{name: value for name, value in outer.items() if value is not None},
+    )
+    with _Progress(directory / "train.jsonl", config.rounds):
+        run_baseline(plan)
+    (directory / "run.toml").write_text(to_toml(config), encoding="utf-8")
+
+
+class _Progress:
+    """Says on stderr every few seconds how far a rival is, by its training log."""
+
+    def __init__(self, log: Path, rounds: int) -> None:
+        self._log, self._rounds = log, rounds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        from gruppetto.report.curves import read_train_log
+
+        while not self._ended.wait(PROGRESS_EVERY_S):
+            records = read_train_log(self._log) if self._log.exists() else []
+            if records:
+                last = records[-1]
+                print(
+                    f"{last['t']:.0f} s: round {last['round']}/{self._rounds}, {last['kind']} loss {last['loss']:.3f}",
+                    file=sys.stderr,
+                )

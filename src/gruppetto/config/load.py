@@ -1,0 +1,181 @@
+"""One resolution order: defaults < preset < file < command line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gruppetto.config.kinds import Typed, as_kind, check_keys, hints_of, made, plain
+from gruppetto.config.presets import PRESETS
+from gruppetto.config.run import (
+    CodecChoice,
+    FragmentsChoice,
+    LearnerEntry,
+    MergeChoice,
+    Mode,
+    OuterChoice,
+    RunConfig,
+    SyncerPlace,
+)
+from gruppetto.errors import SettingError
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.train.setting import PRESETS as MODEL_PRESETS
+from gruppetto.train.setting import DataSetting, InnerSetting, ModelSetting, TrainSetting, preset
+
+__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run"]
+
+DEFAULT_ROUNDS = 1000
+"""A local run has an end."""
+MAX_FILE_BYTES = 2**20
+
+TABLES: dict[str, tuple[str, ...]] = {
+    "run": ("mode", *hints_of(ProtocolSetting)),
+    "outer": tuple(hints_of(OuterChoice)),
+    "merge": tuple(hints_of(MergeChoice)),
+    "fragments": tuple(hints_of(FragmentsChoice)),
+    "codec": tuple(hints_of(CodecChoice)),
+    "syncer": tuple(hints_of(SyncerPlace)),
+    "train": tuple(name for name in hints_of(TrainSetting) if name not in ("model", "data", "inner")),
+    "model": ("preset", *hints_of(ModelSetting)),
+    "data": tuple(hints_of(DataSetting)),
+    "inner": tuple(hints_of(InnerSetting)),
+}
+"""Every table of RUN.toml with its keys, besides the list ``[[learner]]``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """One source of settings. ``say`` tells where a setting comes from, for an error."""
+
+    values: Mapping[str, Mapping[str, object]]
+    learners: Sequence[Mapping[str, object]] | None
+    say: str
+
+
+def load_run(
+    file: Path | None = None,
+    *,
+    preset: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    endless: bool = False,
+) -> RunConfig:
+    """The run that a file, a preset and the command line describe together.
+
+    ``overrides`` maps paths such as ``run.rounds`` to values; a text is read as in TOML. Only a service may be
+    ``endless``, which it is without ``run.rounds``. Raises :class:`SettingError` with the source, the field's path, the
+    value and the fix.
+    """
+    layers: list[_Layer] = []
+    if preset is not None:
+        check_keys([preset], PRESETS, where="preset")
+        layers.append(_layer(PRESETS[preset], f"preset {preset}"))
+    if file is not None:
+        layers.append(_layer(_read(file), str(file)))
+    if overrides:
+        layers.append(_layer(_nested(overrides), "command line"))
+    tables: dict[str, dict[str, object]] = {name: {} for name in TABLES}
+    learners: Sequence[Mapping[str, object]] = ()
+    said: dict[str, str] = {}
+    for layer in layers:
+        for table, values in layer.values.items():
+            tables[table].update(values)
+            said.update({table: layer.say, **{f"{table}.{key}": layer.say for key in values}})
+        if layer.learners is not None:
+            learners = layer.learners
+            said["learner"] = layer.say
+    if learners:
+        tables["run"].setdefault("num_learners", len(learners))
+    try:
+        return _composed(tables, learners, endless=endless)
+    except SettingError as error:
+        source = said.get(error.where.partition("[")[0]) or said.get(error.where.partition(".")[0])
+        if source is None:
+            raise
+        raise SettingError(error.what, where=f"{source}: {error.where}", fix=error.fix) from error
+
+
+def _composed(
+    tables: Mapping[str, Mapping[str, object]], learners: Sequence[Mapping[str, object]], *, endless: bool
+) -> RunConfig:
+    run = dict(tables["run"])
+    mode = as_kind(run.pop("mode", "decoupled"), Mode, where="run.mode")
+    run.setdefault("rounds", None if endless else DEFAULT_ROUNDS)
+    if run["rounds"] in (None, "none") and not endless:
+        raise SettingError("a run with learners needs an end", where="run.rounds", fix="use a whole number")
+    if not endless and "num_learners" in run:
+        # They start at the same time, and the first ones should not ride alone while the others still import.
+        run.setdefault("start_learners", run["num_learners"])
+    protocol: ProtocolSetting = made(ProtocolSetting, run, table="run")
+    data = {"slots": protocol.slots, **tables["data"]}
+    train = TrainSetting(
+        model=_model(tables["model"]),
+        data=made(DataSetting, data, table="data"),
+        inner=made(InnerSetting, tables["inner"], table="inner"),
+        **plain(TrainSetting, tables["train"], table="train"),
+    )
+    return RunConfig(
+        protocol=protocol,
+        mode=mode,
+        outer=made(OuterChoice, tables["outer"], table="outer"),
+        merge=made(MergeChoice, tables["merge"], table="merge"),
+        fragments=made(FragmentsChoice, tables["fragments"], table="fragments"),
+        codec=made(CodecChoice, tables["codec"], table="codec"),
+        syncer=made(SyncerPlace, tables["syncer"], table="syncer"),
+        train=train,
+        learners=tuple(made(LearnerEntry, entry, table="learner") for entry in learners),
+    )
+
+
+def _model(table: Mapping[str, object]) -> ModelSetting:
+    """``[model]``: a preset, of which single values may be changed."""
+    values = dict(table)
+    name = values.pop("preset", next(iter(MODEL_PRESETS)))
+    base = preset(str(name))
+    whole = {key: getattr(base, key) for key in hints_of(ModelSetting)}
+    model: ModelSetting = made(ModelSetting, {**whole, **values}, table="model")
+    return model
+
+
+def _read(file: Path) -> Mapping[str, object]:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise SettingError(f"is larger than {MAX_FILE_BYTES} bytes", where=str(file), fix="name a RUN.toml")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise SettingError(f"cannot be read ({error.strerror})", where=str(file), fix="name a RUN.toml") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"is not TOML ({error})", where=str(file), fix="mend the line") from error
+
+
+def _layer(content: Mapping[str, object], say: str) -> _Layer:
+    """Check the shape of a source: tables of known keys, and a list of learners."""
+    check_keys(content, (*TABLES, "learner"), where=say)
+    values: dict[str, Mapping[str, object]] = {}
+    for table, entries in content.items():
+        if table == "learner":
+            continue
+        if not isinstance(entries, dict):
+            raise SettingError(f"is {entries!r}", where=f"{say}: {table}", fix=f"write a table [{table}]")
+        check_keys(entries, TABLES[table], where=say, prefix=f"{table}.")
+        values[table] = entries
+    learners = content.get("learner")
+    if learners is not None:
+        if not isinstance(learners, list | tuple) or not all(isinstance(entry, dict) for entry in learners):
+            raise SettingError(f"is {learners!r}", where=f"{say}: learner", fix="write [[learner]] once for each")
+        for entry in learners:
+            check_keys(entry, hints_of(LearnerEntry), where=say, prefix="learner.")
+    return _Layer(values=values, learners=learners, say=say)
+
+
+def _nested(overrides: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    nested: dict[str, dict[str, object]] = {}
+    for path, value in overrides.items():
+        table, dot, key = path.partition(".")
+        if not dot or not key:
+            raise SettingError(f"{path!r} is no setting", where="command line", fix="use TABLE.KEY, as in run.rounds")
+        nested.setdefault(table, {})[key] = Typed(value) if isinstance(value, str) else value
+    return nested

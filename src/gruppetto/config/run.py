@@ -1,0 +1,207 @@
+"""All that a run can be told, one table of RUN.toml per owner.
+
+::
+
+    [run]        the protocol (gruppetto.protocol.settings), and the mode
+    [outer]      the syncer's optimizer            [merge]   rules by tensor name
+    [fragments]  how the model is cut              [codec]   what travels in how many bits
+    [syncer]     where the service listens and keeps its state
+    [train]      batches, evaluations, threads     [model] [data] [inner]   what each learner trains, on what, how
+    [[learner]]  one learner: name, slowdown
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gruppetto.errors import SettingError
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.fragments import FRAGMENTERS
+from gruppetto.numerics.merge import rule_for
+from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.train.setting import TrainSetting
+
+__all__ = [
+    "CodecChoice",
+    "FragmentsChoice",
+    "LearnerEntry",
+    "MergeChoice",
+    "Mode",
+    "OuterChoice",
+    "RunConfig",
+    "SyncerPlace",
+]
+
+Mode = Literal["decoupled", "single", "data-parallel", "diloco"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterChoice:
+    """``[outer]``: a preset, of which single values may be changed.
+
+    >>> OuterChoice(lr=0.3).resolve(rounds=None, sync_period=24)[0]
+    OuterSetting(optimizer='nesterov', lr=0.3, momentum=0.9)
+    """
+
+    preset: str = "auto"
+    """``auto`` goes by the number of outer steps that a fragment will see."""
+    optimizer: str | None = None
+    lr: float | None = None
+    momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        names = ("auto", *sorted(OUTER_PRESETS))
+        if self.preset not in names:
+            raise SettingError(f"is {self.preset!r}", where="outer.preset", fix=f"use one of {', '.join(names)}")
+        # Impossible values are refused here, not when the syncer starts.
+        self.resolve(rounds=None, sync_period=1)
+
+    def resolve(self, *, rounds: int | None, sync_period: int) -> tuple[OuterSetting, str]:
+        """The outer optimizer of a run and, in one sentence, why."""
+        setting, why = choose_outer(self.preset, rounds, sync_period)
+        changed = {
+            name: value
+            for name, value in (("optimizer", self.optimizer), ("lr", self.lr), ("momentum", self.momentum))
+            if value is not None
+        }
+        if not changed:
+            return setting, why
+        if changed.get("optimizer") == "sgd" and "momentum" not in changed:
+            changed["momentum"] = 0.0
+        if changed.get("optimizer", setting.optimizer) == "nesterov" and setting.optimizer == "sgd":
+            changed.setdefault("momentum", OUTER_PRESETS["paper"].momentum)
+        return choose_outer(replace(setting, **changed), rounds, sync_period)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeChoice:
+    """``[merge]``: ``rules = [["regex", "rule"], ...]``; the first that fits a tensor's name decides."""
+
+    rules: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            rule_for("", (), self.rules)
+        except SettingError as error:
+            raise SettingError(f"{error.where}: {error.what}", where="merge.rules", fix=error.fix) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentsChoice:
+    """``[fragments]``: how the model is cut."""
+
+    how: str = "balanced"
+
+    def __post_init__(self) -> None:
+        if self.how not in FRAGMENTERS:
+            raise SettingError(
+                f"is {self.how!r}", where="fragments.how", fix=f"use one of {', '.join(sorted(FRAGMENTERS))}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecChoice:
+    """``[codec]``: contributions travel as ``uplink``, global fragments as ``downlink``."""
+
+    uplink: str = "bf16"
+    downlink: str = "fp32"
+
+    def __post_init__(self) -> None:
+        for name in ("uplink", "downlink"):
+            if getattr(self, name) not in CODECS:
+                raise SettingError(
+                    f"is {getattr(self, name)!r}", where=f"codec.{name}", fix=f"use one of {', '.join(sorted(CODECS))}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncerPlace:
+    """``[syncer]``: where it listens (HOST:PORT, port 0 for any free one), keeps its state, and finds its secrets."""
+
+    listen: str = "127.0.0.1:0"
+    state: str = "syncer"
+    """A directory; a relative one lies in the run directory."""
+    token_file: str | None = None
+    """A file whose first line every learner has to show."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    allow_plaintext: bool = False
+    """Listen without TLS off this machine. Whoever is on the network can read and change the weights."""
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit() and int(port) < 65536):
+            raise SettingError(
+                f"is {self.listen!r}", where="syncer.listen", fix="use HOST:PORT, for example 127.0.0.1:7171"
+            )
+        if not self.state:
+            raise SettingError("is empty", where="syncer.state", fix="name a directory")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingError("one of tls_cert and tls_key is missing", where="syncer.tls_cert", fix="give both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerEntry:
+    """``[[learner]]``: a learner of a local run. ``slowdown`` 2 makes every step take twice as long."""
+
+    name: str
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 < len(self.name) <= 128 and all(c.isascii() and (c.isalnum() or c in "._-") for c in self.name)):
+            raise SettingError(
+                f"is {self.name!r}", where="learner.name", fix="use 1 to 128 letters, digits or . _ -, none twice"
+            )
+        if not (self.slowdown >= 1 and math.isfinite(self.slowdown)):
+            raise SettingError(f"is {self.slowdown}", where="learner.slowdown", fix="use 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """A whole run, resolved: every learner has its entry, and all parts agree with each other."""
+
+    protocol: ProtocolSetting
+    mode: Mode = "decoupled"
+    outer: OuterChoice = field(default_factory=OuterChoice)
+    merge: MergeChoice = field(default_factory=MergeChoice)
+    fragments: FragmentsChoice = field(default_factory=FragmentsChoice)
+    codec: CodecChoice = field(default_factory=CodecChoice)
+    syncer: SyncerPlace = field(default_factory=SyncerPlace)
+    train: TrainSetting = field(default_factory=TrainSetting)
+    learners: tuple[LearnerEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.learners]
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingError(f"two learners are called {name!r}", where="learner.name", fix="name each one once")
+        if len(names) > self.protocol.num_learners:
+            raise SettingError(
+                f"{len(names)} [[learner]] entries, but num_learners is {self.protocol.num_learners}",
+                where="run.num_learners",
+                fix=f"use {len(names)}, or leave it out",
+            )
+        spare = (f"learner-{i}" for i in range(2 * self.protocol.num_learners))
+        unnamed = (name for name in spare if name not in names)
+        missing = self.protocol.num_learners - len(names)
+        entries = (*self.learners, *(LearnerEntry(name=next(unnamed)) for _ in range(missing)))
+        object.__setattr__(self, "learners", entries)
+        if self.train.data.slots != self.protocol.slots:
+            raise SettingError(
+                f"data.slots is {self.train.data.slots}, but the syncer leases {self.protocol.slots} slots",
+                where="data.slots",
+                fix="leave it out: run.num_slots decides",
+            )
+
+    @property
+    def rounds(self) -> int:
+        """T. A run with learners has an end."""
+        assert self.protocol.rounds is not None
+        return self.protocol.rounds
+
+    def resolved_outer(self) -> tuple[OuterSetting, str]:
+        """The outer optimizer and why it is that one."""
+        return self.outer.resolve(rounds=self.protocol.rounds, sync_period=self.protocol.sync_period)

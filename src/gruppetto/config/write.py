@@ -1,0 +1,64 @@
+"""The resolved run as a file that reads back to the same run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+
+from gruppetto.config.run import RunConfig
+
+__all__ = ["to_toml"]
+
+
+def to_toml(config: RunConfig) -> str:
+    """RUN.toml with every setting spelled out; what is None is left out, since that is what leaving it out means.
+
+    >>> from gruppetto.config.load import load_run
+    >>> print(to_toml(load_run(overrides={"run.num_learners": 2}))[:37])
+    [run]
+    mode = "decoupled"
+    num_learners
+    """
+    train = _table(config.train)
+    nested = {name: train.pop(name) for name in ("model", "data", "inner")}
+    tables: dict[str, Mapping[str, object]] = {
+        "run": {"mode": config.mode, **_table(config.protocol)},
+        "outer": _table(config.outer),
+        "merge": _table(config.merge),
+        "fragments": _table(config.fragments),
+        "codec": _table(config.codec),
+        "syncer": _table(config.syncer),
+        "train": train,
+        **{name: _table(part) for name, part in nested.items()},
+    }
+    parts = [_section(f"[{name}]", values) for name, values in tables.items()]
+    parts += [_section("[[learner]]", _table(entry)) for entry in config.learners]
+    return "\n".join(parts)
+
+
+def _table(setting: object) -> dict[str, object]:
+    return {f.name: getattr(setting, f.name) for f in fields(setting)}  # type: ignore[arg-type]
+
+
+def _section(head: str, values: Mapping[str, object]) -> str:
+    lines = [f"{name} = {_value(value)}\n" for name, value in values.items() if value is not None]
+    return "".join([f"{head}\n", *lines])
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Enum():
+            return _value(value.value)
+        case int() | float():
+            return repr(value)
+        case str():
+            # JSON's escapes are TOML's too, but for a character that JSON need not escape.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case tuple() | list():
+            return f"[{', '.join(map(_value, value))}]"
+        case _:
+            raise AssertionError(f"{value!r} has no place in a RUN.toml")

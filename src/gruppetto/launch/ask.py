@@ -1,0 +1,118 @@
+"""Asking a running syncer: where it is, how it stands, what the weights are."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gruppetto.errors import AddressError, ConnectionLost, SettingError
+from gruppetto.runtime.address import SyncerAddress
+
+__all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "read_token"]
+
+TIMEOUT_S = 10.0
+ENDPOINT_FILE = "endpoint.json"
+MAX_STATUS_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a syncer of this machine listens."""
+
+    url: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalModel:
+    """Θ as of ``round``: a safetensors file in memory."""
+
+    round: int
+    content: bytes
+
+
+def find_endpoint(directory: Path) -> Endpoint | None:
+    """What a syncer wrote into its state directory, or into ``syncer/`` of a run directory; None if it has not yet."""
+    for place in (directory / ENDPOINT_FILE, directory / "syncer" / ENDPOINT_FILE):
+        try:
+            said = json.loads(place.read_bytes())
+            return Endpoint(url=str(said["url"]), pid=int(said["pid"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def fetch_status(url: str, *, token: str | None = None) -> dict[str, Any]:
+    """The syncer's own account of itself.
+
+    Raises :class:`AddressError` when something else answers there, :class:`ConnectionLost` when nobody does.
+    """
+    content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES)
+    try:
+        status = json.loads(content)
+        if not isinstance(status, dict) or "round" not in status:
+            raise ValueError("it has no round")
+    except ValueError as error:
+        raise AddressError(
+            f"does not answer like a syncer ({error})", where=url, fix="give the address of a gruppetto syncer"
+        ) from error
+    return status
+
+
+def fetch_model(url: str, *, token: str | None = None) -> GlobalModel | None:
+    """The global weights of one moment; None while there are none. Raises like :func:`fetch_status`."""
+    try:
+        content, headers = _get(url, "/v1/model", token, None)
+    except _NotThereError:
+        return None
+    round = headers.get("Gruppetto-Round", "")
+    if not round.isdecimal():
+        raise AddressError("does not answer like a syncer", where=url, fix="give the address of a gruppetto syncer")
+    return GlobalModel(round=int(round), content=content)
+
+
+def read_token(file: str | Path | None) -> str | None:
+    """The first line of a token file. Raises :class:`SettingError`."""
+    if file is None:
+        return None
+    try:
+        lines = Path(file).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError("cannot be read", where=f"syncer.token_file ({file})", fix="name a text file") from error
+    if not lines:
+        raise SettingError("is empty", where=f"syncer.token_file ({file})", fix="write the token into its first line")
+    return lines[0]
+
+
+class _NotThereError(AddressError):
+    """404: the right kind of server, which has not got it."""
+
+
+def _get(url: str, path: str, token: str | None, limit: int | None) -> tuple[bytes, Mapping[str, str]]:
+    address = SyncerAddress.parse(url)
+    request = urllib.request.Request(address.url(path))
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+            return reply.read(limit), reply.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(200).decode("utf-8", "replace").strip().splitlines()
+        if error.code == 404:
+            raise _NotThereError(said[0] if said else "not found", where=url, fix="check the address") from error
+        if error.code == 401:
+            raise AddressError("wants a token", where=url, fix="give --token-file") from error
+        raise AddressError(f"answered {error.code} {said[0] if said else ''}", where=url, fix="check it") from error
+    except ssl.SSLError as error:
+        raise AddressError(f"TLS failed ({error.reason})", where=url, fix="check http or https") from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectionLost(f"{url}: nobody answers ({reason}); is the syncer running there?") from error

@@ -1,0 +1,117 @@
+"""The judge: a process that evaluates the global model on held-out text while a run goes on.
+
+    python -m gruppetto.launch.judge RUNDIR CACHE
+
+It asks the syncer for the weights like anybody else, at low priority, and writes ``evaluation.jsonl``. When the run is
+finished it evaluates the last weights, exports them to ``model/`` and lets the model write ``sample.txt``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from gruppetto.config import load_run
+from gruppetto.errors import ConnectionLost, GruppettoError, RunFailed
+from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint, read_token
+from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.trace.log import TraceWriter
+from gruppetto.train.data import Data, open_data
+from gruppetto.train.evaluate import Evaluation, evaluate, sample
+from gruppetto.train.export import export
+from gruppetto.train.model import build
+from gruppetto.train.setting import TrainSetting
+
+__all__ = ["judge"]
+
+POLL_S = 0.5
+PATIENCE_S = 120.0
+"""How long a syncer may be silent. The parent knows sooner if it is dead."""
+SAMPLE_PROMPT = "def "
+SAMPLE_TOKENS = 400
+
+
+def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
+    """Judge the run in ``directory`` until it is finished. Raises :class:`RunFailed` if its syncer goes away."""
+    config = load_run(directory / "run.toml")
+    setting, token = config.train, read_token(config.syncer.token_file)
+    torch.set_num_threads(setting.threads)
+    data = open_data(setting, cache)
+    # A learner builds the very same weights from the seed, and the run begins with them: this is round 0.
+    model = build(setting.model, data.tokenizer.vocab_size)
+    pause = threading.Event()
+    with TraceWriter(directory / "evaluation.jsonl", {"notes": "evaluation"}) as notes:
+
+        def note(round: int) -> None:
+            found = _held_out(model, data, setting)
+            notes.note(clock.now(), "judge", "evaluation", round=round, loss=found.loss, perplexity=found.perplexity)
+            notes.flush()
+
+        note(0)
+        judged, finished, heard_at = 0, False, clock.now()
+        while not finished:
+            pause.wait(POLL_S)
+            try:
+                endpoint = find_endpoint(directory / config.syncer.state)
+                if endpoint is None:
+                    raise ConnectionLost(f"{directory}: the syncer has not said where it listens")
+                status = fetch_status(endpoint.url, token=token)
+                finished = status["phase"] == "finished"
+                due = finished or status["round"] >= judged + setting.eval_every_rounds
+                weights = fetch_model(endpoint.url, token=token) if due else None
+            except ConnectionLost as error:
+                if clock.now() - heard_at > PATIENCE_S:
+                    raise RunFailed(f"the judge gave up: {error}") from error
+                finished = False
+                continue
+            heard_at = clock.now()
+            if weights is not None:
+                _load(model, weights.content)
+                judged = weights.round
+                note(judged)
+    export(model, setting.model, data.tokenizer, directory / "model")
+    generator = torch.Generator().manual_seed(setting.seed)
+    text = sample(model, data.tokenizer, SAMPLE_PROMPT, SAMPLE_TOKENS, generator, context=setting.context)
+    (directory / "sample.txt").write_text(text + "\n", encoding="utf-8")
+
+
+def _held_out(model: nn.Module, data: Data, setting: TrainSetting) -> Evaluation:
+    return evaluate(model, data.held_out, context=setting.context, num_windows=setting.eval_windows)
+
+
+@torch.no_grad()
+def _load(model: nn.Module, content: bytes) -> None:
+    tensors = safetensors.torch.load(content)
+    for name, parameter in model.named_parameters():
+        if name not in tensors:
+            raise RunFailed(f"the syncer's weights lack {name}: it serves another model")
+        parameter.copy_(tensors[name])
+
+
+def main(arguments: list[str]) -> int:
+    directory, cache = map(Path, arguments)
+    os.nice(10)  # learners first
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    try:
+        judge(directory, cache, clock=MonotonicClock())
+    except GruppettoError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _end_with_the_run() -> None:
+    # Not through sys.stdin: Python aborts at its end when a thread sits in a buffered read.
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

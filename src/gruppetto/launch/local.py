@@ -1,0 +1,267 @@
+"""A whole run on this machine: a syncer, its learners and a judge as processes, watched until the run has ended.
+
+A learner that dies is noted, and the others ride on: the run needs its syncer and one learner. What each process says
+is kept in the run directory::
+
+    RUNDIR/  run.toml  trace.jsonl  processes.json  evaluation.jsonl (until the end)
+             syncer/ (durable state)  syncer.log  judge.log  learners/NAME/learner.log
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gruppetto.config import RunConfig, to_toml
+from gruppetto.errors import GruppettoError, RunFailed, UserError
+from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.launch.children import Child, last_words, start, stop
+from gruppetto.numerics.kernels import warm
+from gruppetto.runtime.clock import Clock
+from gruppetto.trace.log import Record, TraceWriter, read_trace
+from gruppetto.train.data import open_data
+
+__all__ = ["Sight", "run_local"]
+
+POLL_S = 0.25
+STATUS_EVERY_S = 0.5
+FAREWELL_S = 30.0
+"""How long learners may take to leave a finished run, and the books to be closed."""
+JUDGEMENT_S = 300.0
+"""How long the last evaluation and the export may take."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Sight:
+    """What there is to see of a local run at one moment."""
+
+    elapsed_s: float = 0.0
+    stage: str = "preparing"
+    processes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """pid and state of every process, by name."""
+    status: dict[str, Any] | None = None
+    """The syncer's account of itself, as fresh as it could be had."""
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    """(round, held-out loss of the global model)."""
+
+
+def run_local(config: RunConfig, directory: Path, *, cache: Path, clock: Clock, show: Callable[[Sight], None]) -> None:
+    """Run ``config`` in ``directory``, which exists and is empty, until its last round is evaluated and exported.
+
+    ``show`` is called a few times a second. Raises :class:`UserError` for what cannot start, :class:`RunFailed` when
+    the syncer dies, no learner is left, or somebody stops the run. No process is left behind either way.
+    """
+    run = _LocalRun(config, directory, cache=cache, clock=clock, show=show)
+    with _signals(run.stopping):
+        run.prepare()
+        try:
+            run.start()
+            run.ride()
+            run.finish()
+        finally:
+            run.end()
+
+
+class _LocalRun:
+    def __init__(
+        self, config: RunConfig, directory: Path, *, cache: Path, clock: Clock, show: Callable[[Sight], None]
+    ) -> None:
+        self.config, self.directory, self.cache = config, directory, cache
+        self.stopping: list[str] = []
+        """The signal that stops the run, once there is one."""
+        self._clock, self._show = clock, show
+        self._began = clock.now()
+        self._pause = threading.Event()
+        self._token = read_token(config.syncer.token_file)
+        self._sight = Sight()
+        self._asked_at = -STATUS_EVERY_S
+        self._syncer: Child | None = None
+        self._judge: Child | None = None
+        self._learners: dict[str, Child] = {}
+        self._judged_bytes = 0
+
+    def prepare(self) -> None:
+        """Here rather than in the children: mistakes surface before anything starts, and caches are filled once."""
+        self._look("preparing the data")
+        open_data(self.config.train, self.cache)
+        (self.directory / "run.toml").write_text(to_toml(self.config), encoding="utf-8")
+        self._look("preparing the kernels")
+        warm()
+
+    def start(self) -> None:
+        """All at once: most of their start-up is imports, and the learners wait for the syncer by themselves."""
+        toml, threads = str(self.directory / "run.toml"), self.config.train.threads
+        state = self.directory / self.config.syncer.state
+        self._syncer = start(
+            "syncer",
+            ["-m", "gruppetto", "syncer", toml, "--state", str(state), "--trace", str(self._trace), "--follow-parent"],
+            self.directory / "syncer.log",
+            threads=1,
+        )
+        for entry in self.config.learners:
+            self._learners[entry.name] = start(
+                entry.name,
+                [
+                    *("-m", "gruppetto", "learner", toml, "--syncer", str(state), "--name", entry.name),
+                    *("--cache", str(self.cache), "--follow-parent"),
+                ],
+                self.directory / "learners" / entry.name / "learner.log",
+                threads=threads,
+            )
+        judge = ["-m", "gruppetto.launch.judge", str(self.directory), str(self.cache)]
+        self._judge = start("judge", judge, self.directory / "judge.log", threads=threads)
+
+    def ride(self) -> None:
+        """Until the last round is closed."""
+        while self._phase != "finished":
+            self._look("starting" if self._phase in ("", "seeding", "starting") else "training")
+            self._check_syncer()
+            if not any(child.running for child in self._learners.values()):
+                raise self._failure("no learner is left", list(self._learners.values()))
+
+    def finish(self) -> None:
+        """Learners leave, the books are closed, the last weights are judged and exported."""
+        assert self._judge is not None
+        since = self._clock.now()
+        while self._clock.now() - since < FAREWELL_S and (self._open_tokens or self._riding):
+            self._look("arriving")
+            self._check_syncer()
+        while self._judge.running and self._clock.now() - since < JUDGEMENT_S:
+            self._look("judging the last weights")
+            self._check_syncer()
+        self._look("done")
+        if self._judge.state != "done":
+            raise self._failure(f"the last weights were not judged: the judge is {self._judge.state}", [self._judge])
+
+    def end(self) -> None:
+        """Stop what still runs, learners first, and put the evaluations into the trace."""
+        others = [*self._learners.values(), *([self._judge] if self._judge else [])]
+        stop(others)
+        if self._syncer is not None:
+            stop([self._syncer])
+        self._write_processes()
+        self._merge_evaluations()
+
+    # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look(self, stage: str) -> None:
+        """Wait a moment, see how things stand, show it. Raises :class:`RunFailed` when somebody wants an end."""
+        self._pause.wait(0.0 if stage.startswith("preparing") else POLL_S)
+        if self.stopping:
+            raise RunFailed(
+                f"{self.directory}: stopped by {self.stopping[0]} at round {self._round}; what was published is in "
+                f"{self.directory / self.config.syncer.state}"
+            )
+        now = self._clock.now()
+        self._sight.stage, self._sight.elapsed_s = stage, now - self._began
+        if self._syncer is not None and now - self._asked_at >= STATUS_EVERY_S:
+            self._asked_at = now
+            self._ask()
+            self._read_losses()
+            self._write_processes()
+        self._show(self._sight)
+
+    def _ask(self) -> None:
+        assert self._syncer is not None
+        endpoint = find_endpoint(self.directory / self.config.syncer.state)
+        if endpoint is None or endpoint.pid != self._syncer.process.pid:
+            return
+        # Otherwise it is busy, or dead, which its exit code says better.
+        with suppress(GruppettoError):
+            self._sight.status = fetch_status(endpoint.url, token=self._token)
+
+    def _read_losses(self) -> None:
+        path = self.directory / "evaluation.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        if size > self._judged_bytes:
+            self._judged_bytes = size
+            self._sight.losses = [(r.data["round"], r.data["loss"]) for r in _notes(path)]
+
+    def _write_processes(self) -> None:
+        """processes.json, for ``gruppetto status RUNDIR``. Whole or not at all."""
+        learners = {name: _described(child) for name, child in self._learners.items()}
+        syncer = {"syncer": _described(self._syncer)} if self._syncer else {}
+        self._sight.processes = {**syncer, **learners}
+        content = json.dumps({"stage": self._sight.stage, **syncer, "learners": learners}, indent=2) + "\n"
+        path = self.directory / "processes.json"
+        new = path.with_name(".processes.json.new")
+        new.write_text(content, encoding="utf-8")
+        new.replace(path)
+
+    @property
+    def _phase(self) -> str:
+        return "" if self._sight.status is None else str(self._sight.status["phase"])
+
+    @property
+    def _round(self) -> int:
+        return 0 if self._sight.status is None else int(self._sight.status["round"])
+
+    @property
+    def _open_tokens(self) -> int:
+        return 0 if self._sight.status is None else int(self._sight.status["tokens"]["open"])
+
+    @property
+    def _riding(self) -> bool:
+        return any(child.running for child in self._learners.values())
+
+    @property
+    def _trace(self) -> Path:
+        return self.directory / "trace.jsonl"
+
+    # ── failing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_syncer(self) -> None:
+        assert self._syncer is not None
+        if not self._syncer.running:
+            raise self._failure(f"the syncer is {self._syncer.state}", [self._syncer])
+
+    def _failure(self, what: str, guilty: Sequence[Child]) -> GruppettoError:
+        """The error of children that ended: their own last line, as a mistake to mend if they call it one."""
+        first = next((child for child in guilty if child.process.returncode == UserError.exit_code), guilty[0])
+        said = last_words(first).removeprefix("gruppetto: ")
+        if first.process.returncode == UserError.exit_code:
+            return UserError(said)
+        return RunFailed(f"{self.directory}: {what} at round {self._round}: {said} (see {first.log})")
+
+    def _merge_evaluations(self) -> None:
+        """The trace alone tells the whole run, once nobody else writes to it."""
+        path = self.directory / "evaluation.jsonl"
+        if not path.exists() or not self._trace.exists():
+            return
+        with TraceWriter(self._trace, {"notes": "evaluation"}) as trace:
+            for record in _notes(path):
+                trace.note(record.t, record.who, record.name, **record.data)
+        path.unlink()
+
+
+def _notes(path: Path) -> Iterator[Record]:
+    return (line for line in read_trace(path) if isinstance(line, Record) and line.kind == "note")
+
+
+def _described(child: Child) -> dict[str, Any]:
+    return {"pid": child.process.pid, "state": child.state}
+
+
+@contextmanager
+def _signals(stopping: list[str]) -> Iterator[None]:
+    """SIGINT and SIGTERM end the run in good order. Only the main thread of a process hears them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        stopping.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

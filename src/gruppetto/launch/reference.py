@@ -1,0 +1,69 @@
+"""The reference learner: the trainer's own loop, joined to a run by the public :class:`gruppetto.Learner`.
+
+Nothing here is private to it. Your own loop can do the same.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from gruppetto import Learner
+from gruppetto.config import LearnerEntry, RunConfig
+from gruppetto.errors import LayoutError
+from gruppetto.runtime.clock import Clock
+from gruppetto.train.batches import Batches
+from gruppetto.train.data import open_data
+from gruppetto.train.inner import adamw, learning_rate
+from gruppetto.train.model import build
+from gruppetto.train.step import backward, update
+
+__all__ = ["ride"]
+
+
+def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | None, cache: Path, clock: Clock) -> None:
+    """Train as learner ``entry`` of a run until its last round.
+
+    The learning rate follows the newest round that the learner has seen, so that unequal learners anneal together; the
+    data slot and its cursor are the syncer's to give. Raises what :class:`gruppetto.Learner` raises.
+    """
+    setting = config.train
+    torch.set_num_threads(setting.threads)
+    data = open_data(setting, cache)
+    model = build(setting.model, data.tokenizer.vocab_size)
+    optimizer = adamw(model, setting.inner)
+    with Learner(
+        model,
+        optimizer,
+        syncer=syncer,
+        token=token,
+        name=entry.name,
+        tokens_per_step=setting.tokens_per_step,
+    ) as learner:
+        if learner.slot >= setting.data.slots:
+            raise LayoutError(
+                f"the syncer leases slot {learner.slot}, but the data is cut for {setting.data.slots}",
+                where="data.slots",
+                fix="give the learner the RUN.toml of the run",
+            )
+        batches = Batches.of(data, setting, slot=learner.slot, cursor=learner.cursor)
+        rounds = learner.rounds or config.rounds
+        next_report = 0
+        for batch in learner.until_finished(batches):
+            began = clock.now()
+            loss = backward(model, batch)
+            if entry.slowdown > 1:
+                # Inside the step, where a slower machine would spend it.
+                time.sleep((entry.slowdown - 1) * (clock.now() - began))
+            learner.cursor = batches.cursor
+            if learner.round >= next_report:
+                learner.report(loss=loss)
+                next_report = learner.round + setting.log_every_rounds
+            update(
+                model,
+                optimizer,
+                rate=learning_rate(setting.inner, learner.round, rounds),
+                clip_norm=setting.inner.clip_norm,
+            )

@@ -1,0 +1,180 @@
+"""The pictures of a run: how the loss fell, who rode when, what a round is made of, what travelled.
+
+Every function draws one figure from plain values. matplotlib is imported here and nowhere else; without it a report has
+no pictures and says so.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gruppetto.report.curves import Curve
+from gruppetto.report.story import as_bytes
+from gruppetto.trace.measures import Measures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["as_svg", "draw_rival", "draw_run", "save_png"]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, which stay apart for the colour-blind."""
+INK = "#102030"
+"""Lines and letters; on the page they take the colour of its text."""
+BINS = 120
+"""A strip of so many cells shows a run of any length."""
+PHASES = (
+    ("quorum_s", "waiting for the quorum"),
+    ("grace_spent_s", "grace window"),
+    ("merge_s", "merge and outer step"),
+    ("persist_s", "persist"),
+    ("publish_s", "publish"),
+)
+
+
+def draw_run(found: Measures, report: Mapping[str, Any], curves: Sequence[Curve]) -> dict[str, Figure]:
+    """All figures of a decoupled run, by file name. ``curves`` begin with its own."""
+    losses = [(round, loss) for round, _, loss in found.train_losses]
+    figures = {
+        "loss-by-round": _figure(lambda axes: _loss(axes, curves, "rounds", losses)),
+        "loss-by-tokens": _figure(lambda axes: _loss(axes, curves, "tokens", [])),
+    }
+    if found.learners:
+        figures["participation"] = _figure(
+            lambda axes: _participation(axes, found), height=0.9 + 0.38 * len(found.learners)
+        )
+    if found.rounds:
+        figures["round-anatomy"] = _figure(lambda axes: _anatomy(axes, found))
+    if report["bytes"]["up"] is not None and report["bytes"]["data_parallel_equivalent"]:
+        figures["bytes"] = _figure(lambda axes: _bytes(axes, report["bytes"]), height=1.9)
+    return figures
+
+
+def draw_rival(records: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> dict[str, Figure]:
+    """The figures of a rival."""
+    losses = [(r["round"], r["loss"]) for r in records if r["kind"] == "train" and r["loss"] is not None]
+    return {
+        "loss-by-round": _figure(lambda axes: _loss(axes, curves, "rounds", losses)),
+        "loss-by-tokens": _figure(lambda axes: _loss(axes, curves, "tokens", [])),
+    }
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=150, facecolor="white")
+
+
+def as_svg(figure: Figure, name: str) -> str:
+    """The figure as text to put into a page, in the colours of the page. ``name`` keeps its inner ids apart."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :].replace(INK, "currentColor")
+
+
+def _figure(draw: Callable[[Axes], None], *, height: float = 3.6) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, height), layout="constrained")
+    axes = figure.subplots()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    draw(axes)
+    for spine in axes.spines.values():
+        spine.set_color(INK)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set_color(INK)
+    axes.tick_params(colors=INK, which="both")
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.get_frame().set_alpha(0.0)
+        for text in legend.get_texts():
+            text.set_color(INK)
+    return figure
+
+
+def _loss(axes: Axes, curves: Sequence[Curve], by: str, train: Sequence[tuple[int, float]]) -> None:
+    if train:
+        axes.plot(
+            [x for x, _ in train],
+            [y for _, y in train],
+            ".",
+            ms=3,
+            alpha=0.4,
+            color=COLOURS[5],
+            label="training batches",
+        )
+    for curve, colour in zip(curves, COLOURS * (1 + len(curves) // len(COLOURS)), strict=False):
+        axes.plot(getattr(curve, by), curve.losses, "o-", ms=4, lw=1.8, color=colour, label=curve.label)
+    axes.set_xlabel("round" if by == "rounds" else "tokens trained on, all learners")
+    axes.set_ylabel("held-out loss, nats per token")
+    axes.grid(alpha=0.25)
+    if curves or train:
+        axes.legend()
+
+
+def _participation(axes: Axes, found: Measures) -> None:
+    """One lane a learner: blue where its work was merged, grey where it lived, nothing where it was away."""
+    import numpy as np
+
+    start, end = found.window
+    end = max(end, start + 1e-9)
+    names = sorted(found.learners)
+    edges = np.linspace(start, end, BINS + 1)
+    rounds = [r for r in found.rounds.values() if r.due]
+    place = np.clip(np.searchsorted(edges, [r.closed_at for r in rounds], side="right") - 1, 0, BINS - 1)
+    per_bin = np.maximum(np.bincount(place, minlength=BINS), 1)
+    for lane, name in enumerate(names):
+        states = [*found.learners[name].states, (end, "end")]
+        for (since, state), (until, _) in pairwise(states):
+            if state == "live" and until > since:
+                axes.broken_barh([(since, until - since)], (lane - 0.36, 0.72), facecolors="#8888884d")
+        merged = np.bincount([b for b, r in zip(place, rounds, strict=True) if name in r.participants], minlength=BINS)
+        axes.broken_barh(
+            [(edges[b], edges[b + 1] - edges[b]) for b in range(BINS)],
+            (lane - 0.36, 0.72),
+            facecolors=[(0.0, 0.447, 0.698, share) for share in merged / per_bin],
+            lw=0,
+        )
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlim(start, end)
+    axes.set_xlabel("seconds; the darker, the more rounds its work was merged in")
+
+
+def _anatomy(axes: Axes, found: Measures) -> None:
+    import numpy as np
+
+    rounds = sorted((r for r in found.rounds.values() if r.due), key=lambda r: r.round)
+    groups = [group for group in np.array_split(np.arange(len(rounds)), min(BINS, len(rounds))) if len(group)]
+    at = [float(np.mean([rounds[i].round for i in group])) for group in groups]
+    heights = [
+        [1000 * float(np.mean([getattr(rounds[i], name) for i in group])) for group in groups] for name, _ in PHASES
+    ]
+    if len(at) == 1:
+        at, heights = [at[0] - 0.5, at[0] + 0.5], [[h[0], h[0]] for h in heights]
+    axes.stackplot(at, *heights, labels=[text for _, text in PHASES], colors=COLOURS, alpha=0.85, lw=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("milliseconds")
+    axes.set_ylim(bottom=0)
+    axes.legend(ncols=len(PHASES), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def _bytes(axes: Axes, moved: Mapping[str, Any]) -> None:
+    bars = [
+        ("data parallel", moved["data_parallel_equivalent"], COLOURS[1]),
+        ("to the learners", moved["down"], COLOURS[0]),
+        ("to the syncer", moved["up"], COLOURS[0]),
+    ]
+    axes.barh([text for text, _, _ in bars], [count for _, count, _ in bars], color=[c for _, _, c in bars])
+    for lane, (_, count, _) in enumerate(bars):
+        axes.annotate(f" {as_bytes(count)}", (count, lane), va="center", color=INK)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    axes.margins(x=0.15)

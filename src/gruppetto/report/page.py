@@ -1,0 +1,140 @@
+"""``report.html``: one file that opens anywhere, without a network, in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from gruppetto.report.story import as_bytes, as_duration
+
+__all__ = ["page"]
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b2530; --soft: #5d6b7a; --line: #d8dee5; --card: #f5f7f9; --paper: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e9ee; --soft: #9aa7b4; --line: #36414c; --card: #1d252d; --paper: #12181e; }
+}
+body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 56rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+.soft { color: var(--soft); } .story { font-size: 1.05rem; } .bad { color: #d55e00; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .7rem; margin: 1.4rem 0; }
+.card { background: var(--card); border-radius: .5rem; padding: .7rem .9rem; }
+.card b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+.card span { color: var(--soft); font-size: .85rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; }
+figure { margin: 1.6rem 0; } figure svg { width: 100%; height: auto; color: var(--ink); }
+figcaption { color: var(--soft); font-size: .9rem; }
+pre { background: var(--card); padding: .9rem; border-radius: .5rem; overflow-x: auto; font-size: .85rem; }
+pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
+"""
+
+CAPTIONS = {
+    "loss-by-round": "Held-out loss of the global model by round.",
+    "loss-by-tokens": "The same by tokens that all learners together trained on.",
+    "participation": "Who rode when. A gap is a learner that was away; the others rode on.",
+    "round-anatomy": "What a round is made of, on average. Learners train meanwhile.",
+    "bytes": "What travelled, against data parallel for the same steps (ring all-reduce of float32 gradients).",
+}
+
+
+def page(
+    report: Mapping[str, Any],
+    *,
+    title: str,
+    story: str,
+    pictures: Mapping[str, str],
+    run_toml: str,
+    sample: str,
+) -> str:
+    """The whole page. ``pictures`` maps a figure's name to its SVG."""
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(str(report["mode"]))}, {report["rounds"]} rounds</p>',
+        '<div class="story">',
+        *(f"<p>{escape(line)}</p>" for line in story.splitlines()),
+        "</div>",
+        _cards(report),
+        *(
+            f"<figure>{svg}<figcaption>{escape(CAPTIONS.get(name, name))}</figcaption></figure>"
+            for name, svg in pictures.items()
+        ),
+        "<h2>Learners</h2>",
+        _learners(report["learners"]),
+        *_lists(report),
+    ]
+    if sample:
+        parts += ["<h2>A sample of the global model</h2>", f'<pre class="wrap">{escape(sample)}</pre>']
+    if run_toml:
+        parts.append(f"<details><summary>run.toml</summary><pre>{escape(run_toml)}</pre></details>")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>\n'
+        f"<body>\n{chr(10).join(parts)}\n</body></html>\n"
+    )
+
+
+def _cards(report: Mapping[str, Any]) -> str:
+    evaluated, moved, tokens = report["eval"], report["bytes"], report["tokens"]
+    cards = [
+        (_number(evaluated["loss"], ".3f"), "held-out loss, nats per token"),
+        (_number(evaluated["perplexity"], ".2f"), "perplexity"),
+        (as_duration(report["training_s"]), "of training"),
+        (_number(report["goodput"], ".1%"), "goodput"),
+        (_number(report["uptime"], ".1%"), "uptime"),
+        (_number(report["participation"], ".1%"), "participation"),
+        (f"{tokens['consumed']:,}", "tokens"),
+        (_number(tokens["merged"] / tokens["consumed"] if tokens["consumed"] else None, ".1%"), "of them merged"),
+    ]
+    if moved["up"] is not None:
+        cards.append((as_bytes(moved["up"] + moved["down"]), "travelled"))
+    inside = "".join(
+        f'<div class="card"><b>{escape(value)}</b><span>{escape(text)}</span></div>' for value, text in cards
+    )
+    return f'<div class="cards">{inside}</div>'
+
+
+def _learners(learners: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            name,
+            f"{each['steps']:,}",
+            _number(each["step_s"], ".3f"),
+            f"{each['tokens']:,}",
+            f"{each['merged_rounds']:,}",
+            str(each.get("lives", 1)),
+            str(each.get("state") or "–"),
+        )
+        for name, each in learners.items()
+    ]
+    return _table(("", "steps", "s per step", "tokens", "rounds merged", "lives", "state"), rows)
+
+
+def _lists(report: Mapping[str, Any]) -> list[str]:
+    parts = []
+    if report["rejected"]:
+        counts = [(reason, f"{count:,}") for reason, count in report["rejected"].items()]
+        parts += ["<h2>Contributions that were not merged</h2>", _table(("reason", "count"), counts)]
+    if report["recoveries"]:
+        back = [(r["learner"], r["cause"], r["source"], _number(r["seconds"], ".1f")) for r in report["recoveries"]]
+        parts += ["<h2>Recoveries</h2>", _table(("learner", "cause", "state from", "seconds"), back)]
+    if report["alarms"]:
+        parts.append("<h2>Alarms</h2>")
+        parts += [f'<p class="bad">{_number(a["t"], ".0f")} s: {escape(a["text"])}</p>' for a in report["alarms"]]
+    if report.get("checks"):
+        checks = [(name, str(found)) for name, found in report["checks"].items()]
+        parts += ["<h2>Checks of the trace</h2>", _table(("", "found"), checks)]
+    return parts
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

@@ -1,0 +1,129 @@
+"""From a run directory to its report: report.json, report.html and figures/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gruppetto.errors import DataError
+from gruppetto.report.curves import Curve, curve_of_rival, curve_of_run, read_train_log
+from gruppetto.report.page import page
+from gruppetto.report.story import story
+from gruppetto.report.summary import summary_of_rival, summary_of_run
+from gruppetto.trace.measures import Measures
+from gruppetto.trace.metrics import measure
+
+__all__ = ["EVALUATION", "TRACE", "Report", "write_report"]
+
+TRACE = "trace.jsonl"
+EVALUATION = "evaluation.jsonl"
+"""Evaluations while the run goes on; another process writes them."""
+TRAIN_LOG = "train.jsonl"
+NO_FIGURES = "There are no figures: matplotlib is missing. pip install 'gruppetto[dashboard]', then gruppetto report."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """``figures``: report.json as a dictionary. ``text``: what happened, for a terminal."""
+
+    figures: dict[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What a run directory holds: a trace, or the training log of a rival."""
+
+    summary: dict[str, Any]
+    curve: Curve
+    found: Measures | None
+    records: list[dict[str, Any]]
+
+
+def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
+    """Read the run in ``directory`` and write its report there, over an older one.
+
+    The loss curves of the runs in ``compare`` are drawn beside its own. Raises :class:`DataError` when there is no run.
+    """
+    run = _read(directory)
+    curves = [run.curve, *(_read(other).curve for other in compare)]
+    pictures, notices = _draw(directory, run, curves)
+    text = story(run.summary, directory, notices)
+    _write(directory / "report.json", json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
+    whole = page(
+        run.summary,
+        title=directory.resolve().name,
+        story=text,
+        pictures=pictures,
+        run_toml=_text_of(directory / "run.toml"),
+        sample=_text_of(directory / "sample.txt"),
+    )
+    _write(directory / "report.html", whole)
+    return Report(figures=run.summary, text=text)
+
+
+def _read(directory: Path) -> _Run:
+    if (directory / TRACE).exists():
+        notes = [directory / EVALUATION] if (directory / EVALUATION).exists() else []
+        found = measure(directory / TRACE, notes)
+        return _Run(
+            summary=summary_of_run(found),
+            curve=curve_of_run(found, f"decoupled ({directory.resolve().name})"),
+            found=found,
+            records=[],
+        )
+    if (directory / TRAIN_LOG).exists():
+        records, plan = read_train_log(directory / TRAIN_LOG), _plan(directory)
+        setting = plan["setting"]
+        return _Run(
+            summary=summary_of_rival(
+                records, mode=plan["mode"], tokens_per_step=setting["batch_size"] * setting["model"]["context"]
+            ),
+            curve=curve_of_rival(records, f"{plan['mode']} ({directory.resolve().name})", plan["num_learners"]),
+            found=None,
+            records=records,
+        )
+    raise DataError(
+        f"has neither {TRACE} nor {TRAIN_LOG}", where=str(directory), fix="name the directory of a run that has begun"
+    )
+
+
+def _plan(directory: Path) -> Mapping[str, Any]:
+    path = directory / "plan.json"
+    try:
+        plan: Mapping[str, Any] = json.loads(path.read_bytes())
+        for key in ("mode", "setting", "num_learners"):
+            plan[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"cannot be read ({error!r})", where=str(path), fix="name the directory of a run") from error
+    return plan
+
+
+def _draw(directory: Path, run: _Run, curves: Sequence[Curve]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Write the figures; their SVG by name, and what has to be said about them."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return {}, (NO_FIGURES,)
+    from gruppetto.report.figures import as_svg, draw_rival, draw_run, save_png
+
+    drawn = draw_run(run.found, run.summary, curves) if run.found is not None else draw_rival(run.records, curves)
+    place = directory / "figures"
+    place.mkdir(exist_ok=True)
+    for name, figure in drawn.items():
+        save_png(figure, place / f"{name}.png")
+    return {name: as_svg(figure, name) for name, figure in drawn.items()}, ()
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: somebody may be reading the old one."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)

@@ -1,0 +1,128 @@
+"""What happened, in a few sentences for the end of a terminal session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["as_bytes", "as_duration", "story"]
+
+
+def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] = ()) -> str:
+    """A paragraph or two about a run, from its report."""
+    learners: Mapping[str, Any] = report["learners"]
+    rounds, duration = report["rounds"], as_duration(report["training_s"])
+    lines = [f"{len(learners)} learner{'s' if len(learners) != 1 else ''} rode {rounds} rounds in {duration}."]
+    if not report["finished"]:
+        lines[0] = f"The run did not reach its end: it stands at round {rounds} after {duration}."
+    lines += _about_loss(report["eval"])
+    if report["mode"] == "decoupled":
+        lines += _about_pace(learners)
+        lines += _about_merging(report)
+        lines += _about_bytes(report["bytes"])
+        lines += _about_trouble(report)
+    lines += notices
+    lines.append(f"Look at {directory / 'report.html'}; the trained model is in {directory / 'model'}.")
+    return "\n".join(lines)
+
+
+def _about_loss(evaluated: Mapping[str, Any]) -> list[str]:
+    first, last = evaluated["initial_loss"], evaluated["loss"]
+    if last is None:
+        return ["The global model was not evaluated."]
+    if first is None:
+        return [f"The held-out loss of the global model is {last:.3f} nats per token."]
+    fell = 1 - last / first
+    change = f"fell by {fell:.0%}" if fell >= 0 else f"ROSE by {-fell:.0%}"
+    return [f"The held-out loss of the global model {change}, from {first:.3f} to {last:.3f} nats per token."]
+
+
+def _about_pace(learners: Mapping[str, Any]) -> list[str]:
+    timed = {name: each["step_s"] for name, each in learners.items() if each["step_s"]}
+    if len(timed) < 2:
+        return []
+    slow, fast = max(timed, key=lambda name: timed[name]), min(timed, key=lambda name: timed[name])
+    ratio = timed[slow] / timed[fast]
+    merged = learners[slow]["merged_rounds"]
+    if ratio < 1.2:
+        return []
+    return [
+        f"{slow} was {ratio:.1f} times slower than {fast} and held nobody up; its work was merged in {merged} rounds."
+    ]
+
+
+def _about_merging(report: Mapping[str, Any]) -> list[str]:
+    tokens, lines = report["tokens"], []
+    if report["participation"] is not None:
+        lines.append(
+            f"On average {report['participation']:.0%} of the live learners were merged in a round; rounds waited "
+            f"{report['grace']['mean_s'] or 0.0:.3f} s in their grace window."
+        )
+    if tokens["consumed"]:
+        shares = {fate: tokens[fate] / tokens["consumed"] for fate in ("merged", "discarded", "lost")}
+        lines.append(
+            f"Of {tokens['consumed']:,} tokens {shares['merged']:.0%} were merged, {shares['discarded']:.0%} discarded "
+            f"and {shares['lost']:.0%} lost."
+        )
+    never = [name for name, each in report["learners"].items() if not each["merged_rounds"]]
+    if never:
+        lines.append(f"Nothing of {', '.join(never)} was ever merged: look at its log and at the rejections.")
+    return lines
+
+
+def _about_bytes(moved: Mapping[str, Any]) -> list[str]:
+    if moved["up"] is None or not moved["data_parallel_equivalent"]:
+        return []
+    total = moved["up"] + moved["down"]
+    factor = moved["data_parallel_equivalent"] / total if total else 0.0
+    return [
+        f"{as_bytes(total)} travelled; data parallel would have needed {as_bytes(moved['data_parallel_equivalent'])} "
+        f"for the same steps ({factor:.0f} times as much)."
+    ]
+
+
+def _about_trouble(report: Mapping[str, Any]) -> list[str]:
+    lines = []
+    gone = [name for name, each in report["learners"].items() if each["state"] == "away"]
+    if gone:
+        lines.append(f"{', '.join(gone)} went away and did not come back; the others rode on.")
+    for recovery in report["recoveries"]:
+        lines.append(
+            f"{recovery['learner']} was gone ({recovery['cause']}) and back after {recovery['seconds']:.1f} s, "
+            f"with its state from: {recovery['source']}."
+        )
+    if report["rejected"]:
+        counts = ", ".join(f"{count} {reason}" for reason, count in report["rejected"].items())
+        lines.append(f"Contributions that were not merged: {counts}.")
+    for name, found in report["checks"].items():
+        if found not in ("ok", "not recorded"):
+            lines.append(f"CHECK FAILED, {name}: {found}")
+    return lines
+
+
+def as_duration(seconds: float | None) -> str:
+    """
+    >>> as_duration(7.25), as_duration(125.0), as_duration(7325.0)
+    ('7.2 s', '2 min 5 s', '2 h 2 min')
+    """
+    if seconds is None:
+        return "an unknown time"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def as_bytes(count: float) -> str:
+    """
+    >>> as_bytes(999), as_bytes(1_234_567), as_bytes(5e12)
+    ('999 B', '1.23 MB', '5.00 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1000
+    return f"{count:.2f} TB"

@@ -1,0 +1,187 @@
+"""``report.json``: the figures of a run under the names that scripts rely on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, RoundMeasures
+
+__all__ = ["REPORT_VERSION", "summary_of_rival", "summary_of_run"]
+
+REPORT_VERSION = 1
+FP32_BYTES = 4
+
+
+def summary_of_run(found: Measures) -> dict[str, Any]:
+    """The report of a decoupled run. What the trace does not tell is null.
+
+    Seconds, bytes, tokens and shares in 0…1; the definitions stand in :mod:`gruppetto.trace.measures`. ``quorum``
+    counts the learners merged in a round, ``grace`` the seconds that rounds spent waiting for more answers than they
+    needed.
+    """
+    rounds = list(found.rounds.values())
+    due = [r for r in rounds if r.due]
+    start, end = found.window
+    fates = {fate: found.tokens.get(fate, 0) for fate in ("consumed", "merged", "discarded", "lost")}
+    if found.tokens.get("open"):
+        fates["open"] = found.tokens["open"]
+    return {
+        "version": REPORT_VERSION,
+        "mode": "decoupled",
+        "finished": found.ended_at is not None,
+        "rounds": max(found.rounds, default=0),
+        "wall_s": _tidy(found.wall_s),
+        "training_s": _tidy(end - start),
+        "goodput": _tidy(found.goodput),
+        "uptime": _tidy(found.uptime),
+        "participation": _tidy(found.participation),
+        "live": _tidy(_mean([r.live for r in due])),
+        "tokens": fates,
+        "discarded_fragment_tokens": found.discarded_by,
+        "bytes": {
+            "up": found.up_bytes,
+            "down": found.down_bytes,
+            "data_parallel_equivalent": data_parallel_bytes(
+                found.header.get("numel"), [learner.steps for learner in found.learners.values()]
+            ),
+        },
+        "eval": _eval(found.evaluations),
+        "rejected": found.rejected,
+        "recoveries": [
+            {"learner": r.learner, "cause": r.cause, "source": r.source, "seconds": _tidy(r.seconds)}
+            for r in found.recoveries
+        ],
+        "grace": {
+            "mean_s": _tidy(_mean([r.grace_spent_s for r in due])),
+            "max_s": _tidy(max((r.grace_spent_s for r in due), default=None)),
+        },
+        "quorum": {
+            "mean": _tidy(_mean([len(r.participants) for r in due])),
+            "min": min((len(r.participants) for r in due), default=None),
+        },
+        "anatomy": _anatomy(due),
+        "learners": {name: _learner(found, name, found.learners[name]) for name in sorted(found.learners)},
+        "alarms": [{"t": _tidy(t), "kind": kind, "text": text} for t, kind, text in found.alarms],
+        "checks": _checks(found),
+    }
+
+
+def summary_of_rival(records: Sequence[Mapping[str, Any]], *, mode: str, tokens_per_step: int) -> dict[str, Any]:
+    """The report of a rival (``single``, ``data-parallel``, ``diloco``) from its training log, under the same names.
+
+    Its learners move together, so every token they train on is merged; what has no meaning for it is null.
+    """
+    evaluations = [
+        Evaluated(round=r["round"], loss=_number(r["loss"]), perplexity=_number(r.get("perplexity")))
+        for r in records
+        if r["kind"] in ("eval", "end")
+    ]
+    rounds = max((r["round"] for r in records), default=0)
+    names = sorted({r["who"] for r in records if r["kind"] == "train"})
+    consumed = rounds * tokens_per_step * len(names)
+    wall_s = max((float(r["t"]) for r in records), default=0.0)
+    return {
+        "version": REPORT_VERSION,
+        "mode": mode,
+        "finished": any(r["kind"] == "end" for r in records),
+        "rounds": rounds,
+        "wall_s": wall_s,
+        "training_s": wall_s,
+        "goodput": None,
+        "uptime": None,
+        "participation": 1.0,
+        "live": float(len(names)),
+        "tokens": {"consumed": consumed, "merged": consumed, "discarded": 0, "lost": 0},
+        "bytes": {"up": None, "down": None, "data_parallel_equivalent": None},
+        "eval": _eval(evaluations),
+        "rejected": {},
+        "recoveries": [],
+        "grace": {"mean_s": None, "max_s": None},
+        "quorum": {"mean": float(len(names)), "min": len(names)},
+        "learners": {
+            name: {
+                "steps": rounds,
+                "tokens": rounds * tokens_per_step,
+                "merged_rounds": rounds,
+                "step_s": _tidy(wall_s / rounds) if rounds else None,
+            }
+            for name in names
+        },
+        "alarms": [],
+    }
+
+
+def data_parallel_bytes(numel: int | None, steps: Sequence[int]) -> int | None:
+    """What data parallel sends for the same steps: a ring all-reduce of float32 gradients at each one.
+
+    In a ring each of M learners sends 2·(M − 1)/M of the gradients, so all together 2·(M − 1)·4·N bytes a step.
+
+    >>> data_parallel_bytes(1000, [10, 10])
+    80000
+    """
+    if numel is None or not steps:
+        return None
+    return round(2 * (len(steps) - 1) / len(steps) * FP32_BYTES * numel * sum(steps))
+
+
+def _eval(evaluations: Sequence[Evaluated]) -> dict[str, Any]:
+    if not evaluations:
+        return {"initial_loss": None, "loss": None, "perplexity": None, "curve": []}
+    ordered = sorted(evaluations, key=lambda e: e.round)
+    last = ordered[-1]
+    return {
+        # Without an evaluation of round 0 the initial loss is not known.
+        "initial_loss": _tidy(ordered[0].loss) if ordered[0].round == 0 else None,
+        "loss": _tidy(last.loss),
+        "perplexity": _tidy(last.perplexity),
+        "round": last.round,
+        "curve": [[e.round, _tidy(e.loss)] for e in ordered],
+    }
+
+
+def _anatomy(rounds: Sequence[RoundMeasures]) -> dict[str, Any]:
+    """The mean seconds of each phase of a round."""
+    phases = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
+    return {phase: _tidy(_mean([getattr(r, phase) for r in rounds])) for phase in phases}
+
+
+def _learner(found: Measures, name: str, learner: LearnerMeasures) -> dict[str, Any]:
+    return {
+        "steps": learner.steps,
+        "tokens": found.consumed_by.get(name, 0),
+        "merged_rounds": learner.merged_rounds,
+        "step_s": _tidy(learner.step_s),
+        "lives": learner.lives,
+        "state": learner.states[-1][1] if learner.states else None,
+    }
+
+
+def _checks(found: Measures) -> dict[str, Any]:
+    """What the trace was tested for, and "ok" or what was found instead."""
+    replayed, recorded = found.replay, found.recorded_tokens
+    difference = replayed.first_difference if replayed is not None else None
+    return {
+        "replay": str(difference) if difference is not None else "ok",
+        "ledger_balances": "ok" if found.balanced else "consumed is not merged + discarded + lost + open",
+        "ledger_agrees": "not recorded"
+        if recorded is None
+        else "ok"
+        if recorded == found.tokens
+        else f"the run's own ledger says {recorded}, the replayed one {found.tokens}",
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _tidy(value: float | None) -> float | None:
+    """Seven digits are more than anybody reads; JSON has no infinity."""
+    return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

@@ -1,0 +1,174 @@
+"""The figures of a run, and what they mean (section 12 of the algorithm).
+
+All of them are over the *training time*, which begins when the first learners
+are told to begin and ends when the last round is published, or with the trace if it has not come to that:
+
+* **useful** learner·time: the reported durations of inner steps, a slow learner's included: it trains at its own pace.
+* **allocated** learner·time: from the moment a learner first takes part until it says goodbye or training ends. One
+  that died stays allocated: its absence is what goodput is there to show.
+* **goodput** = useful / allocated. **uptime** = share of time in which at least one learner makes a step.
+* **participation** of a round = learners merged / learners alive at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gruppetto.trace.replay import ReplayResult
+
+__all__ = ["Evaluated", "LearnerMeasures", "Measures", "Recovery", "RoundMeasures", "joined"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundMeasures:
+    """One round. Times are seconds since the run began; a phase that was not reached took 0."""
+
+    round: int
+    asked_at: float
+    quorum_s: float
+    """The round waited so long for its quorum."""
+    grace_s: float
+    """The grace window it was given,"""
+    grace_spent_s: float = 0.0
+    """... and what it used of it."""
+    merge_s: float = 0.0
+    persist_s: float = 0.0
+    publish_s: float = 0.0
+    due: int
+    """Fragments that were due; there are none in some rounds when H > P."""
+    at_clock: int
+    """Learners that had reached the round when it asked."""
+    live: int = 0
+    participants: tuple[str, ...] = ()
+    why: str = ""
+    closed_at: float = 0.0
+    done_at: float | None = None
+    consumed_tokens: int = 0
+    """Tokens that all learners had trained on when it was published."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LearnerMeasures:
+    """One learner over all its lives."""
+
+    steps: int = 0
+    spent_s: float = 0.0
+    """Seconds that its steps took."""
+    useful_s: float = 0.0
+    """Those of them that lie in the training time."""
+    lives: int = 0
+    merged_rounds: int = 0
+    first_live: float | None = None
+    gone_at: float | None = None
+    states: list[tuple[float, str]] = field(default_factory=list)
+    """(when, state it entered), in order."""
+    busy: list[tuple[float, float]] = field(default_factory=list)
+    """Stretches of time spent in steps, joined where they touch."""
+
+    @property
+    def step_s(self) -> float | None:
+        """The mean duration of a step."""
+        return self.spent_s / self.steps if self.steps else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The held-out loss (nats per token) of the global model as of ``round``."""
+
+    round: int
+    loss: float
+    perplexity: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """A learner that was gone is live again. ``source``: where its state came from."""
+
+    learner: str
+    cause: str
+    source: str
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Measures:
+    """What a trace says about its run. Times are seconds since its first record."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    """All that the headers of the first life say."""
+    rounds: dict[int, RoundMeasures] = field(default_factory=dict)
+    """Those that were published."""
+    learners: dict[str, LearnerMeasures] = field(default_factory=dict)
+    train_losses: list[tuple[int, str, float]] = field(default_factory=list)
+    """(round, learner, loss on its own batch), as learners reported them."""
+    evaluations: list[Evaluated] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    alarms: list[tuple[float, str, str]] = field(default_factory=list)
+    rejected: dict[str, int] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Of the replayed ledger: consumed, merged, discarded, lost, open."""
+    discarded_by: dict[str, int] = field(default_factory=dict)
+    """Fragment-tokens."""
+    consumed_by: dict[str, int] = field(default_factory=dict)
+    recorded_tokens: dict[str, int] | None = None
+    """What the run's own ledger said at its end."""
+    balanced: bool = True
+    up_bytes: int | None = None
+    down_bytes: int | None = None
+    begun_at: float | None = None
+    ended_at: float | None = None
+    """When the last round was published; None for a run that has not come to its end."""
+    wall_s: float = 0.0
+    replay: ReplayResult | None = None
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """The training time."""
+        start = self.begun_at if self.begun_at is not None else self.wall_s
+        return start, max(start, self.ended_at if self.ended_at is not None else self.wall_s)
+
+    @property
+    def goodput(self) -> float | None:
+        """Useful / allocated learner·time; None before anybody has trained."""
+        start, end = self.window
+        useful = allocated = 0.0
+        for learner in self.learners.values():
+            if learner.first_live is None:
+                continue
+            first = max(start, learner.first_live)
+            last = end if learner.gone_at is None else min(end, learner.gone_at)
+            allocated += max(0.0, last - first)
+            useful += min(learner.useful_s, max(0.0, last - first))
+        return useful / allocated if allocated > 0 else None
+
+    @property
+    def uptime(self) -> float | None:
+        """The share of time in which at least one learner makes a step."""
+        start, end = self.window
+        if end <= start:
+            return None
+        stretches = sorted((max(a, start), min(b, end)) for each in self.learners.values() for a, b in each.busy)
+        return sum(b - a for a, b in joined(stretches) if b > a) / (end - start)
+
+    @property
+    def participation(self) -> float | None:
+        """The mean share of live learners merged, over the rounds in which a fragment was due."""
+        shares = [len(r.participants) / max(r.live, len(r.participants)) for r in self.rounds.values() if r.due]
+        return sum(shares) / len(shares) if shares else None
+
+
+def joined(stretches: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Stretches in order of their starts, as the fewest that cover the same time.
+
+    >>> joined([(0.0, 1.0), (1.0, 2.0), (1.5, 1.75), (3.0, 4.0)])
+    [(0.0, 2.0), (3.0, 4.0)]
+    """
+    fewest: list[tuple[float, float]] = []
+    for a, b in stretches:
+        if fewest and a <= fewest[-1][1]:
+            fewest[-1] = (min(fewest[-1][0], a), max(fewest[-1][1], b))
+        else:
+            fewest.append((a, b))
+    return fewest

@@ -1,0 +1,246 @@
+"""From a trace to the figures of its run (:mod:`gruppetto.trace.measures`), and from nothing else.
+
+The ledger is not read but kept again: every event goes through a fresh core, whose books have to agree with those that
+the trace carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gruppetto.errors import DataError
+from gruppetto.protocol.round import Phase
+from gruppetto.trace.log import Header, Record, read_trace
+from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures, joined
+from gruppetto.trace.replay import SYNCER, Replayer
+
+__all__ = ["measure"]
+
+FATES = ("consumed", "merged", "discarded", "lost", "open")
+
+
+def measure(path: Path, notes: Iterable[Path] = ()) -> Measures:
+    """Everything that the trace at ``path`` says; ``notes`` are further traces of which only the notes count.
+
+    Raises :class:`DataError` for a trace that cannot be read.
+    """
+    collector = _Collector(str(path))
+    for line in read_trace(path):
+        collector.take(line)
+    for more in notes:
+        for line in read_trace(more):
+            if isinstance(line, Record) and line.kind == "note":
+                collector.note(line)
+    return collector.result()
+
+
+class _Collector:
+    """Reads a trace line by line.
+
+    Time runs on across restarts: the first record of each life comes when the last one ended, or when the wall time in
+    its header (``started_at``, seconds) says that the new process began.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.found = Measures()
+        self.replayer = Replayer(where)
+        self._where = where
+        self._now = 0.0
+        self._offset: float | None = None
+        self._began_at: float | None = None
+        self._core_described = False
+        self._life_is_new = True
+        self._open: RoundMeasures | None = None
+        self._steps: dict[str, tuple[int, int]] = {}
+        self._down: dict[str, tuple[float, str]] = {}
+        self._reborn: set[str] = set()
+        self._traffic = (0, 0)
+
+    def take(self, line: Header | Record) -> None:
+        self.replayer.take(line)
+        if isinstance(line, Header):
+            self._begin_life(line)
+            return
+        if line.kind == "note":
+            self.note(line)
+            return
+        self._life_is_new = False
+        if self._offset is None:
+            self._offset = self._now - line.t
+        self._now = max(self._now, self._offset + line.t)
+        handler = _HANDLERS.get((line.kind, line.name))
+        if handler is not None and line.who == SYNCER:
+            try:
+                handler(self, line.data)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise DataError(f"is no {line.name} ({error!r})", where=f"{self._where}:{line.line}") from error
+
+    def result(self) -> Measures:
+        found, core = self.found, self.replayer.core
+        found.wall_s = self._now
+        found.replay = self.replayer.result()
+        for r in found.rounds.values():
+            for name in r.participants:
+                self._learner(name).merged_rounds += 1
+        if core is not None:
+            found.rejected = dict(sorted(core.rejected.items()))
+            found.tokens = dict(core.ledger.in_tokens())
+            found.discarded_by = dict(sorted(core.ledger.discarded_by.items()))
+            found.consumed_by = {str(name): n for name, n in core.ledger.consumed_by.items()}
+            found.balanced = core.ledger.balances()
+        found.evaluations.sort(key=lambda e: e.round)
+        return found
+
+    def note(self, record: Record) -> None:
+        """Notes of a kind that is not known here are somebody else's."""
+        data = record.data
+        try:
+            match record.name:
+                case "ledger":
+                    self.found.recorded_tokens = {fate: int(data[fate]) for fate in FATES}
+                case "metrics" if data.get("loss") is not None and self.replayer.core is not None:
+                    self.found.train_losses.append((self.replayer.core.round, record.who, float(data["loss"])))
+                case "traffic":
+                    self.found.up_bytes = self._traffic[0] + int(data["up"])
+                    self.found.down_bytes = self._traffic[1] + int(data["down"])
+                case "evaluation":
+                    evaluated = Evaluated(
+                        round=int(data["round"]), loss=float(data["loss"]), perplexity=float(data["perplexity"])
+                    )
+                    self.found.evaluations.append(evaluated)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"is no note of {record.name} ({error!r})", where=f"line {record.line}") from error
+
+    # ── what the lines say ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_life(self, header: Header) -> None:
+        # A syncer writes one header when it starts, and one when it knows the model: together they describe a life.
+        starts, describes_core = "started_at" in header.data, "setting" in header.data
+        if not self._core_described:
+            self.found.header.update(header.data)
+            self._core_described = describes_core
+            self._began_at = self.found.header.get("started_at")
+        if not (starts or describes_core) or self._life_is_new:
+            return
+        if self._began_at is not None and starts:
+            self._now = max(self._now, header.data["started_at"] - self._began_at)
+        self._life_is_new = True
+        self._offset = None
+        self._open = None
+        self._traffic = (self.found.up_bytes or 0, self.found.down_bytes or 0)
+        for name, learner in self.found.learners.items():
+            if learner.states and learner.states[-1][1] in ("live", "joining"):
+                self._down.setdefault(name, (self._now, "the syncer restarted"))
+                learner.states.append((self._now, "away"))
+
+    def _on_progress(self, data: Mapping[str, Any]) -> None:
+        name, life, steps = data["learner"], data["incarnation"], data["steps"]
+        core = self.replayer.core
+        if core is None or core.members.current(name, life) is None:
+            return
+        learner = self._learner(name)
+        last_life, before = self._steps.get(name, (0, 0))
+        before = before if life == last_life else 0
+        if steps > before:
+            spent_s = (steps - before) * float(data["step_s"])
+            learner.steps += steps - before
+            learner.spent_s += spent_s
+            if self.found.begun_at is not None:
+                end = self._now if self.found.ended_at is None else self.found.ended_at
+                learner.useful_s += max(0.0, end - (self._now - spent_s))
+            learner.busy[-2:] = joined([*learner.busy[-2:], (self._now - spent_s, self._now)])
+        self._steps[name] = (life, max(before, steps))
+
+    def _on_send(self, data: Mapping[str, Any]) -> None:
+        if "Begin" in data and self.found.begun_at is None:
+            self.found.begun_at = self._now
+
+    def _on_quorum_met(self, data: Mapping[str, Any]) -> None:
+        core = self.replayer.core
+        assert core is not None
+        self._open = RoundMeasures(
+            round=data["round"],
+            asked_at=self._now,
+            quorum_s=data["quorum_s"],
+            grace_s=data["grace_s"],
+            at_clock=data["at_clock"],
+            due=len(core.schedule.due(data["round"])),
+        )
+
+    def _on_round_closed(self, data: Mapping[str, Any]) -> None:
+        if self._open is not None:
+            self._open.closed_at = self._now
+            self._open.grace_spent_s = data["grace_spent_s"]
+            self._open.participants = tuple(data["participants"])
+            self._open.live = data["live"]
+            self._open.why = data["why"]
+
+    def _on_outer_stepped(self, data: Mapping[str, Any]) -> None:
+        if self._open is not None:
+            self._open.merge_s = self._now - self._open.closed_at
+
+    def _on_persisted(self, data: Mapping[str, Any]) -> None:
+        if self._open is not None:
+            self._open.persist_s = self._now - self._open.closed_at - self._open.merge_s
+
+    def _on_published(self, data: Mapping[str, Any]) -> None:
+        done, core = self._open, self.replayer.core
+        if done is None or core is None or data["round"] != done.round:
+            return
+        done.done_at = self._now
+        done.publish_s = self._now - done.closed_at - done.merge_s - done.persist_s
+        done.consumed_tokens = core.ledger.consumed
+        self.found.rounds[done.round] = done
+        self._open = None
+        if core.phase is Phase.FINISHED:
+            self.found.ended_at = self._now
+
+    def _on_member_changed(self, data: Mapping[str, Any]) -> None:
+        name, state, why = data["learner"], data["state"], data["why"]
+        learner = self._learner(name)
+        learner.states.append((self._now, state))
+        match state:
+            case "joining":
+                learner.gone_at = None
+                if why != "returned":
+                    learner.lives += 1
+                if why == "reborn" and learner.lives > 1:
+                    self._reborn.add(name)
+                    since, _ = self._down.get(name, (self._now, ""))
+                    self._down[name] = (since, "died")
+            case "away":
+                self._down.setdefault(name, (self._now, why))
+            case "live":
+                if learner.first_live is None:
+                    learner.first_live = self._now
+                if name in self._down:
+                    since, cause = self._down.pop(name)
+                    source = "syncer" if name in self._reborn else "own memory"
+                    self.found.recoveries.append(
+                        Recovery(learner=name, cause=cause, source=source, seconds=self._now - since)
+                    )
+                self._reborn.discard(name)
+            case "left":
+                learner.gone_at = self._now
+                self._down.pop(name, None)
+
+    def _on_alarm(self, data: Mapping[str, Any]) -> None:
+        self.found.alarms.append((self._now, data["kind"], data["text"]))
+
+    def _learner(self, name: str) -> LearnerMeasures:
+        return self.found.learners.setdefault(name, LearnerMeasures())
+
+
+_HANDLERS = {
+    ("in", "Progress"): _Collector._on_progress,
+    ("in", "OuterStepped"): _Collector._on_outer_stepped,
+    ("in", "Persisted"): _Collector._on_persisted,
+    ("in", "Published"): _Collector._on_published,
+    ("out", "Send"): _Collector._on_send,
+    ("out", "QuorumMet"): _Collector._on_quorum_met,
+    ("out", "RoundClosed"): _Collector._on_round_closed,
+    ("out", "MemberChanged"): _Collector._on_member_changed,
+    ("out", "Alarm"): _Collector._on_alarm,
+}
