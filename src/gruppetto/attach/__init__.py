@@ -1,0 +1,20 @@
+"""Your own PyTorch training loop as a learner of a decoupled run.
+
+==========  ======================================================================
+learner     the public context manager; read it first
+view        its readable side: round, clock, metrics
+setting     what it may be told, checked
+hooks       where it looks into your loop
+holdings    bases, snapshots, what has arrived: everything that has values
+sharding    a model as flat fragments
+snapshot    copies to host memory at each step boundary
+apply       what happens to a parameter when its global value arrives
+checkpoint  what a learner remembers
+==========  ======================================================================
+"""
+
+from __future__ import annotations
+
+from gruppetto.attach.learner import Learner
+
+__all__ = ["Learner"]

@@ -1,0 +1,79 @@
+"""A learner's own part of a checkpoint: one flat dictionary of tensors, whole numbers and text.
+
+Together with the model's and the optimizer's it resumes a learner without pulling what has not changed meanwhile. The
+keys depend on the model alone, so a distributed checkpoint can be loaded into the dictionary of a fresh learner.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from gruppetto.errors import StateError
+from gruppetto.numerics.layout import Layout
+from gruppetto.protocol.learner import LearnerState
+from gruppetto.protocol.units import Round, Version
+
+__all__ = ["FORMAT", "from_state_dict", "to_state_dict"]
+
+FORMAT = 1
+BASE = "base."
+"""Before the name of a parameter: its base, float32, in the parameter's shape."""
+
+_WHERE = "Learner.load_state_dict"
+
+
+def to_state_dict(
+    state: LearnerState, *, layout_hash: str, cut_hash: str, bases: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Everything that a learner has to remember."""
+    counters = {field.name: getattr(state, field.name) for field in fields(state)}
+    return {
+        "format": FORMAT,
+        "layout_hash": layout_hash,
+        "cut_hash": cut_hash,
+        "core": json.dumps(counters),
+        **{BASE + name: base for name, base in bases.items()},
+    }
+
+
+def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerState, str, dict[str, Tensor]]:
+    """(what the core remembers, how the bases are cut, the bases by parameter name).
+
+    Raises :class:`StateError` for the dictionary of another model, or none of ours.
+    """
+    if plain.get("format") != FORMAT:
+        raise StateError(
+            f"format is {plain.get('format')!r}, expected {FORMAT}",
+            where=_WHERE,
+            fix="load what Learner.state_dict gave, with the same version",
+        )
+    if plain.get("layout_hash") != layout.layout_hash:
+        raise StateError(
+            "it belongs to a model of another layout", where=_WHERE, fix="build the model it was saved with"
+        )
+    try:
+        bases = {tensor.name: plain[BASE + tensor.name] for tensor in layout.tensors}
+        if any(tuple(bases[tensor.name].shape) != tensor.shape for tensor in layout.tensors):
+            raise ValueError("a base has another shape than its parameter")
+        counters = json.loads(plain["core"])
+        state = LearnerState(
+            run_id=str(counters["run_id"]),
+            clock=int(counters["clock"]),
+            newest_round=Round(int(counters["newest_round"])),
+            fragments=tuple((Version(int(v)), int(steps), int(tokens)) for v, steps, tokens in counters["fragments"]),
+            steps=int(counters["steps"]),
+            tokens=int(counters["tokens"]),
+            cursor=int(counters["cursor"]),
+        )
+        return state, str(plain["cut_hash"]), bases
+    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+        raise StateError(
+            f"it is incomplete or damaged ({type(wrong).__name__}: {wrong})",
+            where=_WHERE,
+            fix="load what Learner.state_dict gave, unchanged",
+        ) from wrong

@@ -1,0 +1,169 @@
+"""Everything of a learner that has values: bases, snapshots, what has arrived. It decides nothing.
+
+The core decides (which versions, which mode, which snapshot); this carries it out on the model and lends the vectors
+to the network side. All methods but :meth:`Holdings.lend` are called with the core's lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gruppetto.attach import apply
+from gruppetto.attach.sharding import FlatModel, flat_views
+from gruppetto.attach.snapshot import Snapshots, pool_for
+from gruppetto.errors import StateError
+from gruppetto.numerics.fragments import Fragmentation
+from gruppetto.protocol.actions import Apply
+from gruppetto.protocol.messages import Answer, ApplyMode
+from gruppetto.protocol.units import Fragment, Version
+from gruppetto.runtime.backlog import Offer
+from gruppetto.runtime.leases import Lease, LeasePool
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """The vectors of one learner. Each base is the buffer in which its fragment arrived: there is no second copy.
+
+    ``restored`` are bases by parameter name (float32, in the parameter's shape) from a checkpoint cut as
+    ``restored_cut`` says.
+    """
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+        self._restored: Mapping[str, Tensor] = {}
+        self._restored_cut = ""
+        self._pool = LeasePool()
+        self._snapshots: Snapshots | None = None
+        self._bases: dict[Fragment, Lease] = {}
+        self._arrived: dict[Fragment, tuple[Version, Lease]] = {}
+        self._sent: dict[Fragment, Lease] = {}
+        self._keep_sent = False
+
+    # ── for the network side (see runtime.client.Tensors) ────────────────────────────────────────────────────────
+
+    def cut(self, fragmentation: Fragmentation, mode: ApplyMode) -> None:
+        """The model falls into these fragments. Raises :class:`StateError` if a restored checkpoint had others."""
+        if self._restored and self._restored_cut != fragmentation.fragmentation_hash:
+            raise StateError(
+                "the checkpoint was cut into other fragments than the run is now",
+                where="Learner.load_state_dict",
+                fix="continue the run it was written in, or attach without it",
+            )
+        self.model.cut(fragmentation)
+        self._pool = pool_for(self.model)
+        self._snapshots = Snapshots(self.model, self._pool)
+        self._keep_sent = mode is ApplyMode.CARRY
+        if self._restored:
+            for fragment in self._all():
+                lease = self.lend(fragment)
+                parts, places = flat_views(self._restored, fragmentation.fragments[fragment], lease.values)
+                torch._foreach_copy_(places, parts)
+                self._bases[fragment] = lease
+            self._restored = {}
+
+    def lend(self, fragment: Fragment) -> Lease:
+        """Room for one fragment. Needs no lock."""
+        return self._pool.lend(self.model.numel(fragment))
+
+    def arrive(self, fragment: Fragment, version: Version, values: Lease) -> None:
+        """Keep values until the core applies them, unless newer ones wait already."""
+        waiting = self._arrived.get(fragment)
+        if waiting is not None and waiting[0] >= version:
+            values.release()
+            return
+        if waiting is not None:
+            waiting[1].release()
+        self._arrived[fragment] = (version, values)
+
+    def offer(self, answer: Answer) -> Offer:
+        """Base and snapshot of a fragment, held for the caller."""
+        assert self._snapshots is not None
+        base, theta = self._bases[answer.fragment], self._snapshots.get(answer.fragment)
+        if self._keep_sent:
+            self._release_sent(answer.fragment)
+            self._sent[answer.fragment] = theta.hold()
+        return Offer(answer=answer, base=base.hold(), theta=theta.hold())
+
+    @property
+    def has_arrived(self) -> bool:
+        """Something waits to be applied."""
+        return bool(self._arrived)
+
+    # ── for the training thread ──────────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, action: Apply) -> None:
+        """Put an arrived fragment into the model, and keep it as the base."""
+        fragment = action.fragment
+        version, arrived = self._arrived.pop(fragment)
+        assert version == action.version, "the core speaks of what was told it"
+        self.before_write()
+        match action.mode:
+            case ApplyMode.OVERWRITE:
+                apply.overwrite(self.model, fragment, arrived)
+            case ApplyMode.BLEND:
+                scratch = self.lend(fragment)
+                apply.blend(self.model, fragment, arrived, scratch.values, action.blend_alpha)
+                scratch.release()
+            case ApplyMode.CARRY:
+                scratch, sent = self.lend(fragment), self._sent[fragment]
+                sent.ready()
+                apply.carry(self.model, fragment, arrived, scratch.values, sent.values)
+                scratch.release()
+        self._release_sent(fragment)
+        old = self._bases.get(fragment)
+        if old is not None:
+            old.release()
+        self._bases[fragment] = arrived
+
+    def take_snapshots(self, fragments: tuple[Fragment, ...]) -> None:
+        """Copy these fragments as they are now; the copies of the last boundary are let go."""
+        assert self._snapshots is not None
+        self._snapshots.take(fragments)
+
+    def seed_part(self, fragment: Fragment) -> Lease:
+        """The initial values of one fragment, held for the caller."""
+        assert self._snapshots is not None
+        return self._snapshots.copy(fragment)
+
+    def before_write(self) -> None:
+        """The optimizer, or an arrived fragment, is about to write to the parameters."""
+        if self._snapshots is not None:
+            self._snapshots.before_write()
+
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def bases_by_name(self) -> dict[str, Tensor]:
+        """A copy of all bases, by parameter name and in its shape, float32; zeros for what has never arrived."""
+        bases = {t.name: torch.zeros(t.shape, dtype=torch.float32) for t in self.model.layout.tensors}
+        for name, values in self._restored.items():
+            bases[name].copy_(values)
+        for fragment, lease in self._bases.items():
+            assert self.model.fragmentation is not None
+            parts, places = flat_views(bases, self.model.fragmentation.fragments[fragment], lease.values)
+            torch._foreach_copy_(parts, places)
+        return bases
+
+    def restore(self, bases: Mapping[str, Tensor], fragmentation_hash: str) -> None:
+        """Take bases from a checkpoint; they are cut when the syncer has said how. Copies them."""
+        self._restored = {name: values.detach().to(torch.float32, copy=True) for name, values in bases.items()}
+        self._restored_cut = fragmentation_hash
+
+    @property
+    def cut_hash(self) -> str:
+        """How the model is cut, or was when the restored checkpoint was written; "" if it is not known yet."""
+        cut = self.model.fragmentation
+        return cut.fragmentation_hash if cut is not None else self._restored_cut
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _all(self) -> list[Fragment]:
+        return [Fragment(p) for p in range(self.model.num_fragments)]
+
+    def _release_sent(self, fragment: Fragment) -> None:
+        sent = self._sent.pop(fragment, None)
+        if sent is not None:
+            sent.release()

@@ -1,0 +1,64 @@
+"""Where the learner looks into a training loop that knows nothing of it: at a forward pass, before and after a step.
+
+A step that the AMP scaler skips never reaches ``optimizer.step`` and so is no step; gradient accumulation counts one
+step for all its backward passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gruppetto.errors import SettingError
+
+__all__ = ["StepHooks"]
+
+
+class StepHooks:
+    """Calls back at each of these moments, until :meth:`remove`.
+
+    ``forward(training)`` before each call of ``model``: is it a pass to be trained on, or an evaluation? ``before``
+    and ``after`` around each ``optimizer.step()``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        forward: Callable[[bool], None],
+        before: Callable[[], None],
+        after: Callable[[], None],
+    ) -> None:
+        self._forward, self._before, self._after = forward, before, after
+        self._handles: list[Any] = [model.register_forward_pre_hook(self._on_forward)]
+        if optimizer is None:
+            return
+        if not hasattr(optimizer, "register_step_post_hook"):
+            raise SettingError(
+                f"{type(optimizer).__name__} has no step hooks",
+                where="Learner.optimizer",
+                fix="pass the torch optimizer inside it, or hook=False and call learner.step() after each step",
+            )
+        self._handles.append(optimizer.register_step_pre_hook(self._on_before))
+        self._handles.append(optimizer.register_step_post_hook(self._on_after))
+
+    def remove(self) -> None:
+        """Leave model and optimizer as they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _on_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        # Inside a compiled graph there is nothing to look at: the stamp of the last boundary then stays.
+        if not torch.compiler.is_compiling():
+            self._forward(module.training and torch.is_grad_enabled())
+
+    def _on_before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._before()
+
+    def _on_after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._after()

@@ -1,0 +1,85 @@
+"""What can be looked at while a learner trains: for schedules, for trackers, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gruppetto.errors import Refused
+from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.messages import RefusalReason
+from gruppetto.runtime.client import LearnerClient
+
+__all__ = ["LearnerView"]
+
+
+class LearnerView:
+    """The readable side of a :class:`~gruppetto.attach.learner.Learner`. Nothing here waits or changes anything."""
+
+    def __init__(self, core: LearnerCore, client: LearnerClient) -> None:
+        self._core, self._client = core, client
+        self._apply_s = self._snapshot_s = self._waited_s = 0.0
+
+    @property
+    def round(self) -> int:
+        """The newest round observed. Index learning-rate schedules by it, so that unequal learners anneal together."""
+        return self._core.newest_round
+
+    @property
+    def rounds(self) -> int | None:
+        """The last round of the run, None if it has no end."""
+        return self._core.rounds
+
+    @property
+    def clock(self) -> int:
+        """The stamp of the step in progress: one more than the newest of own clock and observed round when it began."""
+        return self._core.clock
+
+    @property
+    def finished(self) -> bool:
+        """The run has reached its last round."""
+        failure = self._client.failure
+        return self._core.finished or (isinstance(failure, Refused) and failure.reason == RefusalReason.FINISHED.value)
+
+    @property
+    def slot(self) -> int:
+        """The data slot leased to this learner."""
+        return self._core.slot
+
+    @property
+    def connected(self) -> bool:
+        """The syncer can be reached at this moment."""
+        return self._core.linked
+
+    @property
+    def waiting_for(self) -> str:
+        """What keeps this learner from training with the others, in words; "" if nothing does."""
+        return self._client.waiting_for
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The run's settings for learners, as the syncer hands them out."""
+        return {} if self._client.welcome is None else self._client.welcome.run
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for any tracker, in one flat dictionary; all begin with ``gruppetto/``. Seconds, bytes and counts."""
+        core, client = self._core, self._client
+        with client.news:
+            numbers: dict[str, float] = {
+                "clock": core.clock,
+                "round": core.newest_round,
+                "run_ahead": core.run_ahead,
+                "steps": core.steps,
+                "tokens": core.tokens,
+                "step_s": core.step_s,
+                "contributions": client.offered,
+                "rejected": sum(core.rejections.values()),
+                "bytes_up": client.bytes_up,
+                "bytes_down": client.bytes_down,
+                "apply_s": self._apply_s,
+                "snapshot_s": self._snapshot_s,
+                "waited_s": self._waited_s,
+                "reconnects": client.reconnects,
+                "connected": float(core.linked),
+            }
+            numbers |= {f"rejected/{reason}": count for reason, count in sorted(core.rejections.items())}
+        return {f"gruppetto/{key}": number for key, number in numbers.items()}

@@ -1,0 +1,87 @@
+"""Where a learner finds its syncer, and the papers it shows there."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gruppetto.errors import AddressError, SettingError
+
+__all__ = ["SyncerAddress", "tls_context"]
+
+DEFAULT_PORT = 7171
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncerAddress:
+    """The base address of a syncer.
+
+    >>> SyncerAddress.parse("https://syncer.example:7171/").url("/healthz")
+    'https://syncer.example:7171/healthz'
+    >>> SyncerAddress.parse("localhost")
+    SyncerAddress(secure=False, host='localhost', port=7171)
+    >>> SyncerAddress.parse("ftp://syncer.example")
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.AddressError: syncer: 'ftp://syncer.example' is not an address; use http://HOST:PORT or https://HOST:PORT
+    """
+
+    secure: bool
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> SyncerAddress:
+        """``http[s]://HOST[:PORT]``; a bare ``HOST[:PORT]`` is http. Raises :class:`AddressError`."""
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            parts, host, port = urlsplit(""), None, None
+        if parts.username is not None:
+            # Not repeated in the message: it may be a secret.
+            raise AddressError("the address holds a user name", where="syncer", fix="pass the secret as token=")
+        plain = parts.path in ("", "/") and not parts.query and not parts.fragment
+        if parts.scheme not in ("http", "https") or not host or not plain or port == 0:
+            raise AddressError(
+                f"{text!r} is not an address", where="syncer", fix="use http://HOST:PORT or https://HOST:PORT"
+            )
+        return cls(secure=parts.scheme == "https", host=host, port=port or DEFAULT_PORT)
+
+    def url(self, path: str = "") -> str:
+        """The address of ``path``, which begins with a slash."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{host}:{self.port}{path}"
+
+    def __str__(self) -> str:
+        return self.url()
+
+    @property
+    def is_loopback(self) -> bool:
+        """It stays on this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def tls_context(
+    ca_file: str | Path | None = None, cert_file: str | Path | None = None, key_file: str | Path | None = None
+) -> ssl.SSLContext:
+    """How to check the syncer (``ca_file``; default: the system's authorities) and what to show it (a certificate).
+
+    Raises :class:`SettingError` for a file that cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if cert_file is not None:
+            context.load_cert_chain(cert_file, key_file)
+    except (OSError, ssl.SSLError) as wrong:
+        files = ", ".join(str(f) for f in (ca_file, cert_file, key_file) if f is not None)
+        raise SettingError(
+            f"cannot be used ({wrong.strerror or wrong})", where=files, fix="give PEM files that this user may read"
+        ) from wrong
+    return context

@@ -1,0 +1,470 @@
+"""A learner's link to its syncer: one thread, one event loop, no waiting in the training loop.
+
+Two threads step the core, one at a time under :attr:`LearnerClient.news`: the training thread with its steps, this
+one with everything that comes from the network. The lock is held while the core decides and, at a boundary, while
+parameters are copied; never while bytes are encoded or moved. Heartbeats have a third thread.
+
+A lost connection is dialled again for ever, with growing pauses. What was under way is then dropped: the Welcome
+brings everything up to date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import threading
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused
+from gruppetto.numerics.codec import CODECS, encode_difference
+from gruppetto.numerics.fragments import Fragmentation
+from gruppetto.numerics.layout import Layout
+from gruppetto.protocol.actions import LearnerAction, Pull, Seed
+from gruppetto.protocol.events import Arrived, LearnerEvent, LinkDown
+from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    ApplyMode,
+    Ask,
+    Begin,
+    Deferred,
+    Heartbeat,
+    Progress,
+    Refusal,
+    Rejection,
+)
+from gruppetto.protocol.units import Fragment, Incarnation, Version
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
+from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.runtime.heartbeat import Heartbeats
+from gruppetto.runtime.http_client import ControlSocket, HttpSyncer
+from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.wire import Frame, HelloFrame, WelcomeFrame
+
+__all__ = ["LearnerClient", "Tensors"]
+
+log = logging.getLogger("gruppetto.learner")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""Between two attempts to connect: doubled each time, with jitter, so that a crowd does not come back as one."""
+TRIES = 3
+"""Of one transfer. Then a contribution is given up; a download makes the connection anew."""
+DOWNLOADS, UPLOADS = 4, 2
+"""Transfers at a time. Several connections fill a long link that one cannot."""
+HEARTBEATS_A_LEASE = 4
+
+_HELLO_REPLIES = frozenset({"WelcomeFrame", "Refusal"})
+_FROM_SYNCER = frozenset({"Refusal", "Begin", "Ask", "Rejection", "Announcement"})
+
+
+class Tensors(Protocol):
+    """A learner's tensors, as its network side sees them. Only ``lend`` is called without the lock."""
+
+    def cut(self, fragmentation: Fragmentation, apply: ApplyMode) -> None:
+        """The model falls into these fragments; said once, before anything below."""
+        ...
+
+    def lend(self, fragment: Fragment) -> Lease:
+        """Room for the values of a fragment."""
+        ...
+
+    def arrive(self, fragment: Fragment, version: Version, values: Lease) -> None:
+        """Values have come, to be applied when the core says so. Takes over the hold."""
+        ...
+
+    def offer(self, answer: Answer) -> Offer:
+        """The base and the snapshot that this answer speaks of, held for the caller."""
+        ...
+
+
+class LearnerClient:
+    """Keeps ``core`` in touch with the syncer at ``address``.
+
+    ``stall_s`` is how long a transfer may stand still. :attr:`news` is the lock around the core, and is notified
+    whenever something has changed. :attr:`failure` is what a person has to mend (set only before the first Welcome), or
+    a refusal; after either the client rests.
+    """
+
+    def __init__(
+        self,
+        core: LearnerCore,
+        tensors: Tensors,
+        layout: Layout,
+        address: SyncerAddress,
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        stall_s: float = 30.0,
+        library: str = "",
+    ) -> None:
+        self.core, self.address = core, address
+        self.clock: Clock = MonotonicClock() if clock is None else clock
+        self.news = threading.Condition()
+        self.welcome: WelcomeFrame | None = None
+        """The newest."""
+        self.failure: GruppettoError | None = None
+        self.trouble = ""
+        """Why the link is down, in words."""
+        self.seed_wanted = False
+        self.backlog = Backlog()
+        self.offered, self.reconnects = 0, 0
+        """Contributions uploaded; connections lost and made again."""
+        self._tensors, self._layout, self._library = tensors, layout, library
+        self._rng = random.Random(core.session) if rng is None else rng
+        self._http = HttpSyncer(address, token=token, tls=tls, stall_s=stall_s)
+        self._heartbeats: Heartbeats | None = None
+        self._dial_heart = partial(Heartbeats, address, self._heartbeat, token=token, tls=tls)
+        self._bodies = LeasePool()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._stirs: list[asyncio.Event] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="gruppetto-learner", daemon=True)
+
+    # ── from the training thread ─────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._thread.start()
+
+    def perform(self, actions: Sequence[LearnerAction]) -> None:
+        """Carry out what concerns the network. Returns at once; the lock is held by the caller."""
+        for action in actions:
+            match action:
+                case Progress():
+                    self.backlog.report(action)
+                case Answer():
+                    self.backlog.offer(self._tensors.offer(action))
+                case Deferred():
+                    self.backlog.defer(action)
+                case Pull():
+                    self.backlog.want(action.fragment, action.version)
+                case Seed():
+                    self.seed_wanted = True
+                case _:
+                    raise AssertionError(f"not for the network: {action}")
+        self._stir()
+
+    def close(self, timeout_s: float) -> None:
+        """Say what is left to say and goodbye, if there is a link, and end all threads. May be called twice."""
+        with self.news:
+            self._closing = True
+            linked = self.core.linked
+            self._stir()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s if linked else 0.0)
+            if self._thread.is_alive() and self._loop is not None and self._main is not None:
+                self._loop.call_soon_threadsafe(self._main.cancel)
+            self._thread.join()
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
+        with self.news:
+            self.backlog.link_down()
+
+    @property
+    def bytes_up(self) -> int:
+        return self._http.bytes_up
+
+    @property
+    def bytes_down(self) -> int:
+        return self._http.bytes_down
+
+    @property
+    def waiting_for(self) -> str:
+        """What keeps this learner from its first step, in words; "" if nothing does."""
+        core, total = self.core, len(self.core.fragments)
+        if not core.linked:
+            return f"the syncer at {self.address}" + (f" ({self.trouble})" if self.trouble else "")
+        if not core.synchronised:
+            held = sum(1 for fragment in core.fragments if fragment.version >= 0)
+            if self.backlog.uploads:
+                return f"its first weights to reach the syncer, {self.backlog.uploads}/{total} fragments to go"
+            return f"weights from the syncer, {held}/{total} fragments are here"
+        return "" if core.begun else "the other learners"
+
+    # ── the thread ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._dial_for_ever())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as wrong:  # our mistake: never a silent end of the thread, never an end of training
+            log.exception("the link to %s ended by a defect; training goes on alone", self.address)
+            self._fail(ConnectionLost(f"{self.address}: the link ended by a defect ({type(wrong).__name__}: {wrong})"))
+
+    async def _dial_for_ever(self) -> None:
+        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        pause_s = FIRST_PAUSE_S
+        async with self._http:
+            while not self._closing:
+                welcomed = self.welcome
+                try:
+                    await self._session()
+                except ConnectionLost as wrong:
+                    self._lost(wrong)
+                except (AddressError, ProtocolError) as wrong:
+                    if self.welcome is None:
+                        self._fail(wrong)
+                        return
+                    self._lost(wrong)
+                if self.failure is not None or self._closing:
+                    return
+                if self.welcome is not welcomed:
+                    pause_s = FIRST_PAUSE_S
+                await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _session(self) -> None:
+        """One connection, from Hello to its end."""
+        async with self._http.control() as socket:
+            with self.news:
+                hello = self.core.hello()
+            await socket.send(HelloFrame.of(hello, self._layout, self._library))
+            reply = await self._answer_to_hello(socket)
+            if isinstance(reply, Refusal):
+                self._refused(reply)
+                return
+            assert isinstance(reply, WelcomeFrame)
+            self._stirs.clear()
+            self._welcomed(reply)
+            try:
+                await _until_one_ends(
+                    self._listen(socket),
+                    self._speak(socket),
+                    *(self._download() for _ in range(DOWNLOADS)),
+                    *(self._upload() for _ in range(UPLOADS)),
+                )
+            finally:
+                with self.news:
+                    self._step(LinkDown())
+                    self.backlog.link_down()
+
+    async def _answer_to_hello(self, socket: ControlSocket) -> Frame:
+        try:
+            async with asyncio.timeout(self._http.stall_s):
+                return await socket.receive(_HELLO_REPLIES)
+        except TimeoutError as wrong:
+            raise ConnectionLost(f"{self.address} took the connection but does not answer the hello") from wrong
+
+    async def _listen(self, socket: ControlSocket) -> None:
+        while True:
+            frame = await socket.receive(_FROM_SYNCER)
+            match frame:
+                case Refusal():
+                    self._refused(frame)
+                    return
+                case Begin() | Ask() | Rejection() | Announcement():
+                    with self.news:
+                        self._step(frame)
+                case _:
+                    raise AssertionError(frame)
+
+    async def _speak(self, socket: ControlSocket) -> None:
+        stirred = self._stirrer()
+        while True:
+            with self.news:
+                frames, closing = self.backlog.take_frames(), self._closing
+                goodbye = self.core.goodbye()
+            for frame in frames:
+                await socket.send(frame)
+            if frames:
+                self._stir()  # an offer may have waited for this
+            if closing:
+                await socket.send(goodbye)
+                return
+            await _next(stirred)
+
+    async def _download(self) -> None:
+        stirred = self._stirrer()
+        while True:
+            with self.news:
+                job = self.backlog.next_pull()
+            if job is None:
+                await _next(stirred)
+                continue
+            fragment, version = job
+            try:
+                await self._pull(fragment, version)
+            finally:
+                with self.news:
+                    self.backlog.pulled(fragment)
+                    self.news.notify_all()
+
+    async def _pull(self, fragment: Fragment, version: Version) -> None:
+        room = self._tensors.lend(fragment)
+        try:
+            for attempt in range(TRIES):
+                try:
+                    came = await self._http.fetch(fragment, version, self._layout.layout_hash, room)
+                    break
+                except ConnectionLost:
+                    if attempt + 1 == TRIES:
+                        raise
+                    await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0) * 2**attempt)
+            if came < version:
+                raise ProtocolError(
+                    f"{self.address} sent version {came} of fragment {fragment} when asked for {version}"
+                )
+        except BaseException:
+            room.release()
+            raise
+        with self.news:
+            self._tensors.arrive(fragment, came, room)
+            self._step(Arrived(fragment=fragment, version=came))
+
+    async def _upload(self) -> None:
+        stirred = self._stirrer()
+        while True:
+            with self.news:
+                job = self.backlog.next_upload()
+            if job is None:
+                await _next(stirred)
+                continue
+            try:
+                if isinstance(job, SeedPart):
+                    await self._send_seed(job)
+                else:
+                    await self._contribute(job)
+            finally:
+                with self.news:
+                    self.backlog.uploaded()
+                    self.news.notify_all()
+
+    async def _send_seed(self, part: SeedPart) -> None:
+        try:
+            part.theta.ready()
+            body = part.theta.values.view(np.uint8).data
+            await self._http.seed(self.core.learner, self.core.incarnation, part.fragment, body)
+        finally:
+            part.release()
+
+    async def _contribute(self, offer: Offer) -> None:
+        """A contribution that cannot be delivered is given up: it costs one round of one fragment, never the run."""
+        assert self.welcome is not None
+        answer, codec = offer.answer, CODECS[self.welcome.uplink]
+        payload_bytes = codec.payload_bytes(offer.base.values.size)
+        lease = self._bodies.lend(-(-payload_bytes // 4))
+        body = lease.values.view(np.uint8)[:payload_bytes]
+        try:
+            try:
+                if self._is_over(answer):
+                    return
+                offer.theta.ready()
+                encode_difference(offer.base.values, offer.theta.values, codec, body)
+            finally:
+                offer.release()
+            for attempt in range(TRIES):
+                if self._is_over(answer):
+                    return
+                try:
+                    await self._http.contribute(answer, codec.name, body.data)
+                    self.offered += 1
+                    return
+                except ConnectionLost as wrong:
+                    log.debug("contribution %s: %s", answer, wrong)
+                    await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0) * 2**attempt)
+                except ProtocolError as wrong:
+                    log.info("round %d, fragment %d: %s", answer.round, answer.fragment, wrong)
+                    return
+        finally:
+            lease.release()
+
+    # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _welcomed(self, frame: WelcomeFrame) -> None:
+        for way, codec in (("uplink", frame.uplink), ("downlink", frame.downlink)):
+            if codec not in CODECS:
+                raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
+        if self.welcome is None:
+            parts = frame.to_fragmentation(self._layout)
+            self._bodies = LeasePool(grain=max(1, max(part.numel for part in parts.fragments) // 8))
+            with self.news:
+                self._tensors.cut(parts, frame.welcome.apply)
+        elif frame.fragmentation_hash != self.welcome.fragmentation_hash:
+            raise ProtocolError(f"{self.address} now cuts the model differently; start this learner again")
+        with self.news:
+            first, old_life = self.welcome is None, self.core.incarnation
+            self.welcome, self.trouble = frame, ""
+            if frame.welcome.incarnation != old_life:
+                self.backlog.new_life()
+            self._step(frame.welcome)
+        if first:
+            self._heartbeats = self._dial_heart(period_s=frame.liveness_s / HEARTBEATS_A_LEASE)
+            self._heartbeats.start()
+        else:
+            self.reconnects += 1
+            log.info("connected to %s again, at round %d", self.address, frame.welcome.round)
+
+    def _refused(self, refusal: Refusal) -> None:
+        with self.news:
+            self._step(refusal)
+        self._fail(Refused(refusal.reason.value, refusal.text))
+
+    def _fail(self, failure: GruppettoError) -> None:
+        with self.news:
+            self.failure, self.trouble = failure, str(failure)
+            self.news.notify_all()
+
+    def _lost(self, why: GruppettoError) -> None:
+        with self.news:
+            is_news, self.trouble = not self.trouble, str(why)
+            self.news.notify_all()
+        if is_news and self.welcome is not None:
+            log.warning("%s; training goes on, dialling again", why)
+
+    def _step(self, event: LearnerEvent) -> None:
+        """Take one event to the core, with the lock held."""
+        self.perform(self.core.step(self.clock.now(), event))
+        self.news.notify_all()
+
+    def _is_over(self, answer: Answer) -> bool:
+        return self.core.newest_round >= answer.round or self.core.epoch != answer.epoch
+
+    def _heartbeat(self) -> Heartbeat | None:
+        if not self.core.linked:
+            return None
+        return Heartbeat(learner=self.core.learner, incarnation=Incarnation(self.core.incarnation))
+
+    def _stir(self) -> None:
+        """Let the loop look at the backlog again. From any thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._stir_all)
+
+    def _stir_all(self) -> None:
+        for stirred in self._stirs:
+            stirred.set()
+
+    def _stirrer(self) -> asyncio.Event:
+        stirred = asyncio.Event()
+        self._stirs.append(stirred)
+        return stirred
+
+
+async def _next(stirred: asyncio.Event) -> None:
+    await stirred.wait()
+    stirred.clear()
+
+
+async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run all until the first ends or fails; end the others; raise what it raised."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

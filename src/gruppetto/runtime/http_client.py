@@ -1,0 +1,253 @@
+"""The syncer's endpoints, called from a learner's event loop (the list is in :mod:`gruppetto.runtime.wire`).
+
+Three kinds of trouble: :class:`ConnectionLost` passes by itself, :class:`ProtocolError` is the syncer's no to one
+request, :class:`AddressError` is for a person to mend. A transfer has no total time limit: it fails when no byte has
+moved for ``stall_s``, however long it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+
+import aiohttp
+import numpy as np
+
+from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
+from gruppetto.numerics.codec import CODECS
+from gruppetto.protocol.messages import Answer
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.wire import (
+    ANSWER_HEADER,
+    CHECKSUM_HEADER,
+    CODEC_HEADER,
+    INCARNATION_HEADER,
+    LAYOUT_HEADER,
+    LEARNER_HEADER,
+    MAX_FRAME_BYTES,
+    VERSION_HEADER,
+    CloseCode,
+    Frame,
+    checksum,
+    decode_frame,
+    encode_answer,
+    encode_frame,
+)
+
+__all__ = ["ControlSocket", "HttpSyncer"]
+
+CHUNK_BYTES = 1 << 19
+"""Bodies leave in chunks of this size: big enough to be cheap, small enough to notice a stall."""
+PING_S = 30.0
+"""A control connection on which neither a frame nor a pong has come for one and a half of this is given up."""
+MAX_TEXT_BYTES = 4096
+"""Read of an error's text."""
+
+
+class ControlSocket:
+    """An open control connection."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, address: SyncerAddress, stall_s: float) -> None:
+        self._socket, self._address, self._stall_s = socket, address, stall_s
+
+    async def send(self, frame: Frame) -> None:
+        """Hand one frame to the network. Raises :class:`ConnectionLost`."""
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._socket.send_bytes(encode_frame(frame))
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise ConnectionLost(f"{self._address}: the control connection broke ({_why(wrong)})") from wrong
+
+    async def receive(self, allowed: frozenset[str]) -> Frame:
+        """The next frame. Raises :class:`ConnectionLost` when none will come, :class:`ProtocolError` for nonsense."""
+        message = await self._socket.receive()
+        match message.type:
+            case aiohttp.WSMsgType.BINARY:
+                return decode_frame(message.data, allowed)
+            case aiohttp.WSMsgType.TEXT:
+                raise ProtocolError(f"{self._address} sent text on the control connection, where only frames may come")
+            case _:
+                code = self._socket.close_code
+                said = message.extra if isinstance(message.extra, str) and message.extra else f"code {code}"
+                if code == CloseCode.PROTOCOL:
+                    raise ProtocolError(f"{self._address} does not accept what this learner says: {said}")
+                raise ConnectionLost(f"{self._address}: the control connection was closed ({said})")
+
+    async def close(self) -> None:
+        """Say that nothing more will come."""
+        await self._socket.close()
+
+
+class HttpSyncer:
+    """An asynchronous context manager around one pool of connections. ``token`` never shows in a repr, log or error."""
+
+    def __init__(
+        self, address: SyncerAddress, *, token: str | None, tls: ssl.SSLContext | None, stall_s: float
+    ) -> None:
+        self.address, self.stall_s = address, stall_s
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+        self.bytes_up, self.bytes_down = 0, 0
+
+    async def __aenter__(self) -> HttpSyncer:
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=16, ssl=self._tls if self._tls is not None else True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.stall_s),
+            read_bufsize=CHUNK_BYTES,
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    @asynccontextmanager
+    async def control(self) -> AsyncIterator[ControlSocket]:
+        """An open control connection; nothing has been said on it yet."""
+        try:
+            async with asyncio.timeout(self.stall_s):
+                socket = await self._http.ws_connect(
+                    self.address.url("/v1/control"), heartbeat=PING_S, max_msg_size=MAX_FRAME_BYTES
+                )
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise self._dial_trouble(wrong) from wrong
+        try:
+            yield ControlSocket(socket, self.address, self.stall_s)
+        finally:
+            await socket.close()
+
+    async def fetch(self, fragment: Fragment, version: Version, layout_hash: str, into: Lease) -> Version:
+        """Download a fragment of this version or a newer one; the version that came."""
+        numel = into.values.size
+        async with self._request("GET", f"/v1/fragment/{fragment}", params={"version": str(version)}) as (reply, moved):
+            codec = CODECS.get(reply.headers.get(CODEC_HEADER, ""))
+            if codec is None or reply.content_length != codec.payload_bytes(numel):
+                raise ProtocolError(f"fragment {fragment} came as {reply.content_length} bytes in no known encoding")
+            if reply.headers.get(LAYOUT_HEADER) != layout_hash:
+                raise ProtocolError(f"fragment {fragment} came from a model of another layout")
+            came = Version(_number(reply, VERSION_HEADER))
+            is_plain = codec.name == "fp32"
+            body = into.values.view(np.uint8) if is_plain else np.empty(codec.payload_bytes(numel), np.uint8)
+            crc, at = 0, 0
+            async for chunk in reply.content.iter_any():
+                moved()
+                crc = checksum(chunk, crc)
+                body[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                at += len(chunk)
+                self.bytes_down += len(chunk)
+        if at != body.size or reply.headers.get(CHECKSUM_HEADER) != f"{crc:08x}":
+            raise ConnectionLost(f"fragment {fragment} was damaged on its way (checksum)")
+        if not is_plain:
+            codec.decode(body, numel, into.values)
+        return came
+
+    async def contribute(self, answer: Answer, codec: str, body: memoryview) -> None:
+        """Upload one contribution."""
+        headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec}
+        await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
+
+    async def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, body: memoryview) -> None:
+        """Upload the initial weights of one fragment, float32."""
+        headers = {LEARNER_HEADER: learner, INCARNATION_HEADER: str(incarnation), CODEC_HEADER: "fp32"}
+        await self._put(f"/v1/seed/{fragment}", headers, body)
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use it as a context manager"
+        return self._session
+
+    async def _put(self, path: str, headers: dict[str, str], body: memoryview) -> None:
+        headers |= {CHECKSUM_HEADER: f"{checksum(body):08x}", "Content-Length": str(body.nbytes)}
+        async with self._request("PUT", path, headers=headers, body=body) as (reply, _):
+            await reply.read()
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: dict[str, str] | None = None,
+        params: dict[str, str] | None = None,
+        body: memoryview | None = None,
+    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, Callable[[], None]]]:
+        """One request; the reply, and what to call whenever a byte has moved."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.stall_s) as deadline:
+
+                def moved() -> None:
+                    deadline.reschedule(loop.time() + self.stall_s)
+
+                data = None if body is None else self._chunks(body, moved)
+                async with self._http.request(
+                    method, self.address.url(path), headers=headers, params=params, data=data
+                ) as reply:
+                    moved()
+                    if reply.status >= 500:
+                        raise ConnectionLost(f"{method} {self.address.url(path)}: {await _said(reply)}")
+                    if reply.status != 200:
+                        raise ProtocolError(f"{method} {self.address.url(path)}: {await _said(reply)}")
+                    yield reply, moved
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise ConnectionLost(f"{method} {self.address.url(path)}: {_why(wrong)}") from wrong
+
+    async def _chunks(self, body: memoryview, moved: Callable[[], None]) -> AsyncIterator[memoryview]:
+        for at in range(0, body.nbytes, CHUNK_BYTES):
+            chunk = body[at : at + CHUNK_BYTES]
+            yield chunk
+            self.bytes_up += chunk.nbytes
+            moved()
+
+    def _dial_trouble(self, wrong: Exception) -> AddressError | ConnectionLost:
+        """Is it for a person to mend, or does it pass by itself?"""
+        where = str(self.address)
+        match wrong:
+            case aiohttp.WSServerHandshakeError(status=401 | 403):
+                return AddressError(
+                    "the syncer refuses the token", where=where, fix="pass the token it was started with"
+                )
+            case aiohttp.WSServerHandshakeError(status=status) if status < 500 and status not in (408, 429):
+                return AddressError(f"no syncer answers there (HTTP {status})", where=where, fix="check the address")
+            case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
+                why = getattr(wrong, "certificate_error", wrong)
+                return AddressError(
+                    f"its certificate cannot be trusted ({why})", where=where, fix="pass the authority's ca_file"
+                )
+            case aiohttp.InvalidURL():
+                return AddressError("not an address", where=where, fix="use http://HOST:PORT or https://HOST:PORT")
+            case _:
+                return ConnectionLost(f"{where} cannot be reached ({_why(wrong)})")
+
+
+def _why(wrong: BaseException) -> str:
+    """A few words on why; an exception without a text is known by its name."""
+    if isinstance(wrong, TimeoutError):
+        return "nothing moved for too long"
+    if isinstance(wrong, aiohttp.ClientConnectorError):
+        return wrong.os_error.strerror or str(wrong.os_error) or type(wrong.os_error).__name__
+    return str(wrong) or type(wrong).__name__
+
+
+async def _said(reply: aiohttp.ClientResponse) -> str:
+    text = (await reply.content.read(MAX_TEXT_BYTES)).decode("utf-8", "replace").strip()
+    return f"HTTP {reply.status}, {text.splitlines()[0] if text else reply.reason}"
+
+
+def _number(reply: aiohttp.ClientResponse, header: str) -> int:
+    text = reply.headers.get(header, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise ProtocolError(f"header {header} is {text[:40]!r}, not a number")
+    return int(text)

@@ -1,0 +1,47 @@
+"""All that does not learn, made ready from one setting: tokenizer, tokens to train on, tokens held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gruppetto.errors import DataError
+from gruppetto.train.corpus import Manifest, open_corpus
+from gruppetto.train.setting import TrainSetting
+from gruppetto.train.tokens import TokenArray, Tokenizer, encoded, make_tokenizer
+
+__all__ = ["Data", "open_data"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """``train`` and ``held_out`` are flat arrays of tokens with no document in common."""
+
+    tokenizer: Tokenizer
+    train: TokenArray
+    held_out: TokenArray
+    manifest: Manifest
+
+
+def open_data(setting: TrainSetting, cache: Path) -> Data:
+    """Read, or on first use make, the data of a run; ``cache`` is a directory that processes may share.
+
+    Raises :class:`DataError` for a corpus that is missing, empty, not text, or smaller than a window.
+    """
+    corpus = open_corpus(setting.data.corpus)
+    tokenizer = make_tokenizer(setting.data.tokenizer, corpus, cache)
+    key = corpus.manifest.sha256
+    data = Data(
+        tokenizer=tokenizer,
+        train=encoded(corpus.train, tokenizer, cache, corpus_key=f"{key} train"),
+        held_out=encoded(corpus.held_out, tokenizer, cache, corpus_key=f"{key} held-out"),
+        manifest=corpus.manifest,
+    )
+    for part, tokens in (("train", data.train), ("held-out", data.held_out)):
+        if len(tokens) < setting.context:
+            raise DataError(
+                f"its {part} part has {len(tokens)} tokens, fewer than the context of {setting.context}",
+                where=setting.data.corpus,
+                fix="use more text, or a smaller model.context",
+            )
+    return data
