@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SyncerThread, Toy, toy_batch
 from torch import nn
 
 import gruppetto
+from conftest import SyncerThread, Toy, toy_batch
 from gruppetto.numerics import OuterSetting, synchronous_diloco
 
 EXACT = {"outer": "finetune", "uplink": "fp32"}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SyncerThread, Toy, toy_batch
 from torch import nn
 
 import gruppetto
+from conftest import SyncerThread, Toy, toy_batch
 from gruppetto.errors import (
     AddressError,
     ConnectionLost,

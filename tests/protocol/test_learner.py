@@ -124,6 +124,20 @@ def test_the_clock_is_stamped_at_the_start_from_the_newest_round(rider: Rider) -
     assert rider.core.clock == 8  # observed during the step: it counts from the next one on
 
 
+def test_a_step_that_starts_again_is_the_same_step(rider: Rider) -> None:
+    """An evaluation between two steps makes the first stamp stale, and its time no part of the step."""
+    rider.feed(StepStarted())
+    rider.now += 100.0
+    rider.publish(7, 0)
+    rider.feed(StepStarted())
+    assert rider.core.clock == 8
+    rider.feed(StepStarted())
+    assert rider.core.clock == 8
+    rider.now += 1.0
+    rider.feed(StepDone(tokens=1, cursor=1))
+    assert rider.core.step_s == 1.0
+
+
 def test_what_can_be_asked_next_is_snapshot_and_answered_at_once(rider: Rider) -> None:
     actions = rider.train()
     assert TakeSnapshot(fragments=(Fragment(0), Fragment(1))) in actions

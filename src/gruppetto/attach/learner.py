@@ -304,7 +304,6 @@ class Learner(LearnerView):
             core = self._core
             if self._evaluated or core.newest_round >= core.clock:
                 with self._client.news:
-                    core.clock -= 1  # the same step stamped anew, not one more
                     self._feed(StepStarted())
 
     def _before_step(self) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from gruppetto.cli.flags import overrides_of, print_json, read_flags
-from gruppetto.cli.train import new_directory, ride_and_report
+from gruppetto.cli.train import new_directory, ride_and_report, run_rival
 from gruppetto.config import load_run
+from gruppetto.report.rundir import RIVALS, write_report
 
 __all__ = ["main"]
 
@@ -38,6 +39,8 @@ class Flags:
     """Delete the run that is in RUNDIR."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
     """Where tokenized text is kept between runs."""
+    alone: bool = False
+    """Leave out the comparison with a single learner."""
     json: bool = False
     """The report as one JSON object on standard output."""
 
@@ -48,7 +51,14 @@ def main(arguments: Sequence[str]) -> int:
     config = load_run(preset="demo", overrides=overrides_of(flags.set, {"run.rounds": flags.rounds, **seeds}))
     directory = new_directory(flags.out, "demo", overwrite=flags.overwrite)
     print(WELCOME, file=sys.stderr)
-    report = ride_and_report(config, directory, cache=Path(flags.cache).expanduser(), title="demo")
+    cache = Path(flags.cache).expanduser()
+    report = ride_and_report(config, directory, cache=cache, title="demo")
+    if not flags.alone:
+        print("For comparison: one learner alone, for as many rounds.", file=sys.stderr)
+        alone = directory / RIVALS / "single"
+        alone.mkdir(parents=True)
+        run_rival(replace(config, mode="single"), alone, cache=cache)
+        report = write_report(directory)
     if flags.json:
         print_json(report.figures)
     else:

@@ -18,7 +18,7 @@ from gruppetto.errors import StateError
 from gruppetto.report.rundir import Report, write_report
 from gruppetto.runtime.clock import MonotonicClock
 
-__all__ = ["Flags", "main", "new_directory", "ride_and_report"]
+__all__ = ["Flags", "main", "new_directory", "ride_and_report", "run_rival"]
 
 PROGRESS_EVERY_S = 5.0
 MARKS = ("run.toml", "trace.jsonl", "train.jsonl", "plan.json")
@@ -90,7 +90,7 @@ def ride_and_report(
         with LiveView(title or str(directory), config.rounds) as view:
             run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show)
     else:
-        _run_rival(config, directory, cache=cache)
+        run_rival(config, directory, cache=cache)
     return write_report(directory, compare)
 
 
@@ -123,7 +123,8 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _run_rival(config: RunConfig, directory: Path, *, cache: Path) -> None:
+def run_rival(config: RunConfig, directory: Path, *, cache: Path) -> None:
+    """Run what decoupled training is measured against, by the same settings, in a fresh directory."""
     from gruppetto.train.baseline import Plan, run_baseline
 
     assert config.mode != "decoupled"

@@ -133,7 +133,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted:
-    """An inner step begins. The clock is stamped now."""
+    """An inner step begins. The clock is stamped now; said again before it is done, the stamp is renewed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

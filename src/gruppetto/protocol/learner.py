@@ -268,7 +268,9 @@ class LearnerCore:
 
     def _on_step_started(self, now: float, event: StepStarted) -> None:
         # Stamped at the start: stamped at the end, M staggered learners would drive the syncer up to M times too fast.
-        self.clock = 1 + max(self.clock, self.newest_round)
+        # Said again before the step is done, it renews the stamp of that step: what came between was no training.
+        before = self.clock if self._started_at is None else self.clock - 1
+        self.clock = 1 + max(before, self.newest_round)
         self._started_at = now
 
     def _on_step_done(self, now: float, event: StepDone) -> None:

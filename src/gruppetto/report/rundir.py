@@ -16,12 +16,14 @@ from gruppetto.report.summary import summary_of_rival, summary_of_run
 from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
 
-__all__ = ["EVALUATION", "TRACE", "Report", "write_report"]
+__all__ = ["EVALUATION", "RIVALS", "TRACE", "Report", "write_report"]
 
 TRACE = "trace.jsonl"
 EVALUATION = "evaluation.jsonl"
 """Evaluations while the run goes on; another process writes them."""
 TRAIN_LOG = "train.jsonl"
+RIVALS = "rivals"
+"""Runs to compare with, inside a run directory."""
 NO_FIGURES = "There are no figures: matplotlib is missing. pip install 'gruppetto[dashboard]', then gruppetto report."
 
 
@@ -46,10 +48,13 @@ class _Run:
 def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     """Read the run in ``directory`` and write its report there, over an older one.
 
-    The loss curves of the runs in ``compare`` are drawn beside its own. Raises :class:`DataError` when there is no run.
+    It is compared with the runs in ``compare`` and those in its own directory ``rivals``: their loss is drawn beside
+    its own. Raises :class:`DataError` when there is no run.
     """
     run = _read(directory)
-    curves = [run.curve, *(_read(other).curve for other in compare)]
+    others = [_read(other) for other in (*sorted((directory / RIVALS).glob("*/")), *compare)]
+    run.summary["rivals"] = [_as_rival(other.summary) for other in others]
+    curves = [run.curve, *(other.curve for other in others)]
     pictures, notices = _draw(directory, run, curves)
     text = story(run.summary, directory, notices)
     _write(directory / "report.json", json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
@@ -63,6 +68,16 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     )
     _write(directory / "report.html", whole)
     return Report(figures=run.summary, text=text)
+
+
+def _as_rival(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "mode": summary["mode"],
+        "learners": len(summary["learners"]),
+        "rounds": summary["rounds"],
+        "tokens": summary["tokens"]["consumed"],
+        "loss": summary["eval"]["loss"],
+    }
 
 
 def _read(directory: Path) -> _Run:

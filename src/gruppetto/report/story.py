@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] =
     if not report["finished"]:
         lines[0] = f"The run did not reach its end: it stands at round {rounds} after {duration}."
     lines += _about_loss(report["eval"])
+    lines += _about_rivals(report.get("rivals", ()))
     if report["mode"] == "decoupled":
         lines += _about_pace(learners)
         lines += _about_merging(report)
@@ -36,6 +37,16 @@ def _about_loss(evaluated: Mapping[str, Any]) -> list[str]:
     fell = 1 - last / first
     change = f"fell by {fell:.0%}" if fell >= 0 else f"ROSE by {-fell:.0%}"
     return [f"The held-out loss of the global model {change}, from {first:.3f} to {last:.3f} nats per token."]
+
+
+def _about_rivals(rivals: Sequence[Mapping[str, Any]]) -> list[str]:
+    called = {"single": "One learner alone", "data-parallel": "Data parallel", "diloco": "Synchronous DiLoCo"}
+    return [
+        f"{called.get(rival['mode'], 'Another decoupled run')} reached {rival['loss']:.3f} in {rival['rounds']} rounds "
+        f"and {rival['tokens']:,} tokens."
+        for rival in rivals
+        if rival["loss"] is not None
+    ]
 
 
 def _about_pace(learners: Mapping[str, Any]) -> list[str]:
