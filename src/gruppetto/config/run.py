@@ -49,8 +49,11 @@ class OuterChoice:
     preset: str = "auto"
     """``auto`` goes by the number of outer steps that a fragment will see."""
     optimizer: str | None = None
+    """``nesterov`` or ``sgd``."""
     lr: float | None = None
+    """η."""
     momentum: float | None = None
+    """μ."""
 
     def __post_init__(self) -> None:
         names = ("auto", *sorted(OUTER_PRESETS))
@@ -81,6 +84,7 @@ class MergeChoice:
     """``[merge]``: ``rules = [["regex", "rule"], ...]``; the first that fits a tensor's name decides."""
 
     rules: tuple[tuple[str, str], ...] = ()
+    """Pairs of regex and rule. Embeddings take ``mean`` and everything else ``rda`` unless a pair says otherwise."""
 
     def __post_init__(self) -> None:
         try:
@@ -94,6 +98,7 @@ class FragmentsChoice:
     """``[fragments]``: how the model is cut."""
 
     how: str = "balanced"
+    """``balanced`` (largest tensor first into the smallest fragment), ``layer`` or ``tensor``."""
 
     def __post_init__(self) -> None:
         if self.how not in FRAGMENTERS:

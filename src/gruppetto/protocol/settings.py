@@ -51,6 +51,7 @@ class ProtocolSetting:
     snapshot_window: int = 2
     """W: the fragments of this many coming rounds are copied at every boundary. 0: answer at the next boundary."""
     apply: ApplyMode = ApplyMode.OVERWRITE
+    """What a learner does with a fragment that arrives: ``overwrite`` as in the paper, ``blend``, or ``carry``."""
     blend_alpha: float = 0.5
     """α of ``apply = "blend"``: the share that stays local."""
     liveness_s: float = 10.0

@@ -1,0 +1,46 @@
+"""What is written stays true: generated pages are fresh, links lead somewhere, and every setting is on its page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gruppetto.config.load import TABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_the_settings_page_is_what_the_source_says() -> None:
+    checked = subprocess.run([sys.executable, "tools/settings_page.py", "--check"], cwd=ROOT, check=False)
+    assert checked.returncode == 0, "run python tools/settings_page.py"
+
+
+def test_every_setting_is_on_the_page() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    for table, keys in TABLES.items():
+        section = text.partition(f"## [{table}]")[2].partition("\n## ")[0]
+        assert section, table
+        missing = [key for key in keys if f"`{key}`" not in section]
+        assert not missing, (table, missing)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page: Path) -> None:
+    text = page.read_text()
+    targets = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing, missing
+
+
+def test_every_file_on_the_paper_map_exists() -> None:
+    text = (ROOT / "docs" / "paper-map.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)[:`]", text))
+    tests = {ROOT / name for name in named if name.startswith(("tests/", "experiments/"))}
+    code = {ROOT / "src" / "gruppetto" / name for name in named if not name.startswith(("tests/", "experiments/"))}
+    assert len(code) > 10 and len(tests) > 8
+    assert [str(path) for path in sorted(code | tests) if not path.exists()] == []
