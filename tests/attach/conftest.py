@@ -34,11 +34,12 @@ class Toy(nn.Module):
         logits = (self.wte[ids] @ self.matrix * self.gain * self.scale) @ self.wte.T
         return nn.functional.cross_entropy(logits, labels)
 
-
-def toy_batch(index: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1000 * seed + index)
-    ids = torch.randint(12, (2, 8), generator=generator).flatten()
-    return ids, (ids * 5 + 1) % 12
+    @staticmethod
+    def batch(index: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Sixteen tokens and what follows each of them."""
+        generator = torch.Generator().manual_seed(1000 * seed + index)
+        ids = torch.randint(12, (16,), generator=generator)
+        return ids, (ids * 5 + 1) % 12
 
 
 @pytest.fixture

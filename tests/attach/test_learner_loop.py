@@ -10,13 +10,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import gruppetto
-from conftest import SyncerThread, Toy, toy_batch
 from gruppetto.errors import (
     AddressError,
     ConnectionLost,
@@ -27,8 +27,8 @@ from gruppetto.errors import (
     StateError,
 )
 
-Make = Callable[..., Toy]
-Start = Callable[..., SyncerThread]
+Make = Callable[..., Any]
+Start = Callable[..., Any]
 SMALL = {"num_fragments": 3, "sync_period": 3, "outer": "finetune", "uplink": "fp32"}
 
 
@@ -36,8 +36,8 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, index: int = 0) -> None:
-    model(*toy_batch(index)).backward()
+def train(model: Any, optimizer: torch.optim.Optimizer, index: int = 0) -> None:
+    model(*model.batch(index)).backward()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -51,7 +51,7 @@ def wait(learner: gruppetto.Learner, until: Callable[[], bool]) -> None:
 class Attached:
     """A toy model, its optimizer and its learner."""
 
-    def __init__(self, url: str, model: nn.Module, **how: object) -> None:
+    def __init__(self, url: str, model: Any, **how: object) -> None:
         self.model, self.optimizer = model, adamw(model)
         how = {"tokens_per_step": 16, "quiet": True} | how
         self.learner = gruppetto.Learner(model, self.optimizer, syncer=url, **how)  # type: ignore[arg-type]
@@ -129,14 +129,14 @@ def test_a_stamp_that_went_stale_in_an_evaluation_is_renewed(syncer: Start, toy:
         wait(slow.learner, lambda: slow.learner.round >= 5)
         assert slow.learner.clock == 1, "stamped when it entered"
         slow.model.eval()
-        slow.model(*toy_batch(0))
+        slow.model(*slow.model.batch(0))
         assert slow.learner.clock == 1, "an evaluation is no step"
         slow.model.train()
         newest = slow.learner.round
-        slow.model(*toy_batch(0)).backward()
+        slow.model(*slow.model.batch(0)).backward()
         assert slow.learner.clock == newest + 1
         clock = slow.learner.clock
-        slow.model(*toy_batch(1)).backward()
+        slow.model(*slow.model.batch(1)).backward()
         assert slow.learner.clock == clock, "one step, however many passes"
         slow.optimizer.step()
         assert slow.learner.metrics()["gruppetto/steps"] == 1
@@ -145,11 +145,15 @@ def test_a_stamp_that_went_stale_in_an_evaluation_is_renewed(syncer: Start, toy:
 def test_running_ahead_waits_but_not_for_a_dead_syncer(
     syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = syncer(num_learners=2, start_learners=1, min_quorum=2, **SMALL)
-    one, other = (Attached(running.url, toy(), name=n, max_run_ahead=0, run_ahead_timeout_s=0.05) for n in "ab")
-    with other.learner, caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner:
-        one.train(20)  # no round can close without the other
-        assert one.learner.metrics()["gruppetto/run_ahead"] >= 20
+    running = syncer(**SMALL)
+    one = Attached(running.url, toy(), max_run_ahead=0, run_ahead_timeout_s=0.3)
+    with caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner as learner:
+        one.train(3)
+        assert learner.round == 3
+        running.stop()
+        one.train(20)
+        assert learner.metrics()["gruppetto/run_ahead"] >= 20
+        assert learner.metrics()["gruppetto/waited_s"] >= 0.3
     assert sum("no round has closed" in record.message for record in caplog.records) == 1
 
 
@@ -264,9 +268,10 @@ def test_a_checkpoint_of_another_run_is_refused(syncer: Start, toy: Make) -> Non
         saved = learner.state_dict()
         with pytest.raises(StateError, match="already attached"):
             learner.load_state_dict(saved)
-    other = Attached(syncer(**SMALL).url, toy())
+    running = syncer(**SMALL)
+    other = Attached(running.url, toy())
     other.learner.load_state_dict(saved)
-    with pytest.raises(Refused) as caught, other.learner:
+    with Attached(running.url, toy()).learner, pytest.raises(Refused) as caught, other.learner:
         pass
     assert caught.value.reason == "wrong-run"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import msgspec
@@ -89,13 +90,13 @@ def average(tensor: Tensor) -> None:
 def main(arguments: list[str]) -> int:
     plan_path, rank, rendezvous, started = arguments
     threading.Thread(target=_end_with_the_run, daemon=True).start()
-    plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=Plan)
-    torch.set_num_threads(plan.setting.threads)
-    if plan.num_learners > 1:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=plan.num_learners
-        )
     try:
+        plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=Plan)
+        torch.set_num_threads(plan.setting.threads)
+        if plan.num_learners > 1:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=plan.num_learners
+            )
         # No process shares another's clock; the time of day only sets how far back the run began.
         ago_s = wall_time_s() - float(started)
         with TrainLog(Path(plan.out) / "train.jsonl", MonotonicClock().now, started=-ago_s) as log:
@@ -103,9 +104,9 @@ def main(arguments: list[str]) -> int:
     except GruppettoError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    except Exception:
+        traceback.print_exc()
+        return 1
     return 0
 
 
@@ -116,4 +117,8 @@ def _end_with_the_run() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    # All is written. Gloo's threads may still hold tensors that Python owns, and letting go of them in an interpreter
+    # that is being taken down aborts the process: now and then a run ended well and exited badly. So leave at once.
+    sys.stderr.flush()
+    os._exit(code)
