@@ -113,11 +113,24 @@ def _loss(axes: Axes, curves: Sequence[Curve], by: str, train: Sequence[tuple[in
         )
     for curve, colour in zip(curves, COLOURS * (1 + len(curves) // len(COLOURS)), strict=False):
         axes.plot(getattr(curve, by), curve.losses, "o-", ms=4, lw=1.8, color=colour, label=curve.label)
+    _look_past_the_fall(axes, curves)
     axes.set_xlabel("round" if by == "rounds" else "tokens trained on, all learners")
     axes.set_ylabel("held-out loss, nats per token")
     axes.grid(alpha=0.25)
     if curves or train:
         axes.legend()
+
+
+def _look_past_the_fall(axes: Axes, curves: Sequence[Curve]) -> None:
+    """The first evaluation stands so high that no difference between the others could be seen beside it."""
+    later = [loss for curve in curves for loss in curve.losses[1:]]
+    first = [curve.losses[0] for curve in curves if curve.losses]
+    if not later or max(first) <= max(later):
+        return
+    low, high = min(later), max(later)
+    margin = 0.08 * (high - low) or 0.1
+    axes.set_ylim(low - margin, high + margin)
+    axes.text(0.01, 0.97, f"begins at {max(first):.2f}", transform=axes.transAxes, va="top", color=INK)
 
 
 def _participation(axes: Axes, found: Measures) -> None:

@@ -70,6 +70,11 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     return Report(figures=run.summary, text=text)
 
 
+def _label(mode: str, directory: Path) -> str:
+    name = directory.resolve().name
+    return mode if name == mode else f"{mode} ({name})"
+
+
 def _as_rival(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "mode": summary["mode"],
@@ -86,7 +91,7 @@ def _read(directory: Path) -> _Run:
         found = measure(directory / TRACE, notes)
         return _Run(
             summary=summary_of_run(found),
-            curve=curve_of_run(found, f"decoupled ({directory.resolve().name})"),
+            curve=curve_of_run(found, _label("decoupled", directory)),
             found=found,
             records=[],
         )
@@ -97,7 +102,7 @@ def _read(directory: Path) -> _Run:
             summary=summary_of_rival(
                 records, mode=plan["mode"], tokens_per_step=setting["batch_size"] * setting["model"]["context"]
             ),
-            curve=curve_of_rival(records, f"{plan['mode']} ({directory.resolve().name})", plan["num_learners"]),
+            curve=curve_of_rival(records, _label(plan["mode"], directory), plan["num_learners"]),
             found=None,
             records=records,
         )

@@ -15,7 +15,8 @@ import logging
 import random
 import ssl
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -163,8 +164,8 @@ class LearnerClient:
             self._stir()
         if self._thread.ident is not None:
             self._thread.join(timeout_s if linked else 0.0)
-            if self._thread.is_alive() and self._loop is not None and self._main is not None:
-                self._loop.call_soon_threadsafe(self._main.cancel)
+            if self._main is not None:
+                self._in_loop(self._main.cancel)
             self._thread.join()
         if self._heartbeats is not None:
             self._heartbeats.stop()
@@ -438,9 +439,12 @@ class LearnerClient:
 
     def _stir(self) -> None:
         """Let the loop look at the backlog again. From any thread."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._stir_all)
+        self._in_loop(self._stir_all)
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has just ended
+                self._loop.call_soon_threadsafe(call)
 
     def _stir_all(self) -> None:
         for stirred in self._stirs:
