@@ -29,6 +29,7 @@ class TinyGPT(nn.Module):
         self.wpe = nn.Embedding(CONTEXT, WIDTH)
         block = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
         self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
+        nn.init.normal_(self.wte.weight, std=0.02)
         self.mask = nn.Buffer(nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:

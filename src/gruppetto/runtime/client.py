@@ -260,7 +260,12 @@ class LearnerClient:
 
     async def _listen(self, socket: ControlSocket) -> None:
         while True:
-            frame = await socket.receive(_FROM_SYNCER)
+            try:
+                frame = await socket.receive(_FROM_SYNCER)
+            except ConnectionLost:
+                if self._closing:
+                    await asyncio.Event().wait()  # the session ends when the goodbye has arrived
+                raise
             match frame:
                 case Refusal():
                     self._refused(frame)
@@ -283,6 +288,7 @@ class LearnerClient:
                 self._stir()  # an offer may have waited for this
             if closing:
                 await socket.send(goodbye)
+                await socket.close()
                 return
             await _next(stirred)
 

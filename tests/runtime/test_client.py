@@ -1,0 +1,367 @@
+"""The learner's client against a scripted syncer that fails in all the ways a link can. No torch anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import WSMsgType, web
+
+from gruppetto.errors import ProtocolError, Refused
+from gruppetto.numerics import CODECS, Fragmentation, Layout, TensorSpec, fragment
+from gruppetto.protocol import LearnerCore
+from gruppetto.protocol.actions import Apply, TakeSnapshot
+from gruppetto.protocol.events import Boundary, LearnerEvent, StepDone, StepStarted
+from gruppetto.protocol.messages import Announcement, Answer, ApplyMode, Ask, Begin, Refusal, RefusalReason, Welcome
+from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.backlog import Offer
+from gruppetto.runtime.client import TRIES, LearnerClient
+from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.wire import (
+    CHECKSUM_HEADER,
+    CODEC_HEADER,
+    LAYOUT_HEADER,
+    VERSION_HEADER,
+    Frame,
+    Goodbye,
+    HelloFrame,
+    ProgressFrame,
+    WelcomeFrame,
+    checksum,
+    decode_answer,
+    decode_frame,
+    encode_frame,
+)
+
+LAYOUT = Layout(tensors=(TensorSpec(name="w", shape=(4,), dtype="float32"),))
+PARTS = fragment(LAYOUT, 1)
+P0 = Fragment(0)
+
+
+class ScriptedSyncer:
+    """Speaks the wire and does what it is told. ``fragment`` and ``contribution`` answer the n-th request, from 0."""
+
+    def __init__(self) -> None:
+        self.fragment: Callable[[int], web.Response] = lambda n: self.good_fragment()
+        self.contribution: Callable[[int], web.Response] = lambda n: web.Response(body=b"")
+        self.first: Callable[[int], Frame] = lambda n: self.welcome()
+        self.value = np.float32([1, 2, 3, 4])
+        self.version = 0
+        self.heard: list[Frame] = []
+        self.answers: list[tuple[Answer, list[float]]] = []
+        self.hellos, self.asked, self.offered = 0, 0, 0
+        self._sockets: list[web.WebSocketResponse] = []
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application()
+        app.router.add_get("/v1/control", self._control)
+        app.router.add_get("/v1/fragment/{p}", self._fragment)
+        app.router.add_put("/v1/contribution/{t}/{p}", self._contribution)
+        runner = web.AppRunner(app, shutdown_timeout=0.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.address = SyncerAddress.parse(f"127.0.0.1:{runner.addresses[0][1]}")
+        ready.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def say(self, frame: Frame) -> None:
+        """To whoever is connected."""
+        asyncio.run_coroutine_threadsafe(self._sockets[-1].send_bytes(encode_frame(frame)), self._loop).result()
+
+    def hang_up(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._sockets[-1].close(code=1001), self._loop).result()
+
+    async def _control(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        hello = decode_frame((await socket.receive()).data, {"HelloFrame"})
+        assert isinstance(hello, HelloFrame) and hello.to_layout() == LAYOUT
+        self.hellos += 1
+        self._sockets.append(socket)
+        await socket.send_bytes(encode_frame(self.first(self.hellos - 1)))
+        async for message in socket:
+            if message.type is WSMsgType.BINARY:
+                self.heard.append(decode_frame(message.data, {"ProgressFrame", "Deferred", "Goodbye"}))
+        return socket
+
+    async def _fragment(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        return self.fragment(self.asked - 1)
+
+    async def _contribution(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.offered += 1
+        reply = self.contribution(self.offered - 1)
+        if reply.status == 200:
+            values = CODECS[request.headers[CODEC_HEADER]].decode(body, 4).tolist()
+            self.answers.append((decode_answer(request.headers["Gruppetto-Answer"]), values))
+        return reply
+
+    def good_fragment(self, **change: str) -> web.Response:
+        body = self.value.tobytes()
+        headers = {
+            VERSION_HEADER: str(self.version),
+            LAYOUT_HEADER: LAYOUT.layout_hash,
+            CODEC_HEADER: "fp32",
+            CHECKSUM_HEADER: f"{checksum(body):08x}",
+        }
+        return web.Response(body=body, headers=headers | change)
+
+    def welcome(self, **change: Any) -> WelcomeFrame:
+        welcome = Welcome(
+            run_id="run",
+            epoch=Epoch(1),
+            incarnation=Incarnation(1),
+            slot=0,
+            cursor=0,
+            round=Round(self.version),
+            versions=(Version(self.version),),
+            seed=False,
+            begun=True,
+            num_fragments=1,
+            sync_period=1,
+            snapshot_window=2,
+            apply=ApplyMode.OVERWRITE,
+            blend_alpha=0.5,
+            rounds=None,
+        )
+        frame: dict[str, Any] = {
+            "welcome": welcome,
+            "fragmenter": "balanced",
+            "fragments_asked": 1,
+            "merge": (),
+            "uplink": "fp32",
+            "downlink": "fp32",
+            "layout_hash": LAYOUT.layout_hash,
+            "fragmentation_hash": PARTS.fragmentation_hash,
+            "liveness_s": 60.0,
+            "run": {},
+        }
+        return WelcomeFrame(**(frame | change))
+
+
+class FourNumbers:
+    """A model of four numbers, a training loop that adds 1 to each, and what the client wants to know of them."""
+
+    def __init__(self, syncer: ScriptedSyncer) -> None:
+        self.pool = LeasePool()
+        self.theta = np.zeros(4, np.float32)
+        self.base: Lease | None = None
+        self.copy: Lease | None = None
+        self.came: Lease | None = None
+        self.core = LearnerCore(LearnerId("a"), session="s", layout_hash=LAYOUT.layout_hash)
+        self.client = LearnerClient(self.core, self, LAYOUT, syncer.address, rng=random.Random(0), stall_s=10.0)
+
+    def cut(self, fragmentation: Fragmentation, apply: ApplyMode) -> None:
+        assert fragmentation == PARTS
+
+    def lend(self, fragment: Fragment) -> Lease:
+        return self.pool.lend(4)
+
+    def arrive(self, fragment: Fragment, version: Version, values: Lease) -> None:
+        self.came = values
+
+    def offer(self, answer: Answer) -> Offer:
+        assert self.base is not None and self.copy is not None
+        return Offer(answer=answer, base=self.base.hold(), theta=self.copy.hold())
+
+    def feed(self, event: LearnerEvent) -> None:
+        """With the lock held."""
+        for action in self.core.step(self.client.clock.now(), event):
+            match action:
+                case Apply():
+                    assert self.came is not None
+                    self.base, self.came = self.came, None
+                    self.theta[:] = self.base.values
+                case TakeSnapshot():
+                    self.copy = self.pool.lend(4)
+                    self.copy.values[:] = self.theta
+                case _:
+                    self.client.perform([action])
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        with self.client.news:
+            assert self.client.news.wait_for(until, timeout=30.0)
+
+    def become_ready(self) -> None:
+        self.wait(lambda: self.came is not None)
+        with self.client.news:
+            self.feed(Boundary())
+        self.wait(lambda: self.core.ready)
+
+    def train(self) -> None:
+        with self.client.news:
+            self.feed(StepStarted())
+            self.theta += 1
+            self.feed(StepDone(tokens=10, cursor=self.core.cursor + 1))
+
+
+@pytest.fixture
+def syncer() -> Iterator[ScriptedSyncer]:
+    scripted = ScriptedSyncer()
+    yield scripted
+    scripted.close()
+
+
+@pytest.fixture
+def learner(syncer: ScriptedSyncer) -> Iterator[FourNumbers]:
+    four = FourNumbers(syncer)
+    yield four
+    four.client.close(5.0)
+
+
+def test_a_round_trip(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    learner.client.start()
+    learner.become_ready()
+    assert learner.theta.tolist() == [1, 2, 3, 4]
+    learner.train()
+    syncer.say(Ask(epoch=Epoch(1), round=Round(1), fragments=(P0,)))
+    learner.wait(lambda: learner.client.offered == 1)
+    ((answer, delta),) = syncer.answers
+    assert (answer.round, answer.steps, answer.tokens) == (1, 1, 10)
+    assert delta == [-1, -1, -1, -1], "base − θ"
+    learner.client.close(5.0)
+    assert isinstance(syncer.heard[-1], Goodbye)
+    told = [f.progress for f in syncer.heard if isinstance(f, ProgressFrame)]
+    assert told[-1].clock == 1
+    assert [a.fragment for p in told for a in p.applied] == [0]
+
+
+def test_a_damaged_download_is_fetched_again(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    syncer.fragment = lambda n: syncer.good_fragment(**({CHECKSUM_HEADER: "00000000"} if n < TRIES - 1 else {}))
+    learner.client.start()
+    learner.become_ready()
+    assert (syncer.asked, syncer.hellos) == (TRIES, 1)
+    assert learner.theta.tolist() == [1, 2, 3, 4]
+
+
+def test_downloads_that_keep_failing_make_the_connection_anew(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    syncer.fragment = lambda n: web.Response(status=503) if n < TRIES else syncer.good_fragment()
+    learner.client.start()
+    learner.become_ready()
+    assert syncer.hellos == 2
+
+
+@pytest.mark.parametrize(("status", "requests"), [(400, 1), (503, TRIES)])
+def test_a_contribution_that_cannot_be_delivered_costs_nothing_else(
+    syncer: ScriptedSyncer, learner: FourNumbers, status: int, requests: int
+) -> None:
+    syncer.contribution = lambda n: web.Response(status=status if n < requests else 200)
+    learner.client.start()
+    learner.become_ready()
+    for round in (1, 2):
+        learner.train()
+        syncer.say(Ask(epoch=Epoch(1), round=Round(round), fragments=(P0,)))
+        expected = requests + (round == 2)
+        learner.wait(lambda: syncer.offered == expected and learner.client.backlog.uploads == 0)  # noqa: B023
+    assert [answer.round for answer, _ in syncer.answers] == [2]
+    assert (syncer.offered, syncer.hellos) == (requests + 1, 1)
+
+
+def test_a_contribution_to_a_round_that_is_over_is_not_sent(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    def too_late(n: int) -> web.Response:
+        syncer.say_from_the_loop(Announcement(epoch=Epoch(1), round=Round(9), versions=()))
+        return web.Response(status=503)
+
+    syncer.contribution = too_late
+    syncer.say_from_the_loop = lambda frame: asyncio.ensure_future(  # type: ignore[attr-defined]
+        syncer._sockets[-1].send_bytes(encode_frame(frame))
+    )
+    learner.client.start()
+    learner.become_ready()
+    learner.train()
+    syncer.say(Ask(epoch=Epoch(1), round=Round(1), fragments=(P0,)))
+    learner.wait(lambda: learner.core.newest_round == 9)
+    learner.wait(lambda: learner.client.backlog.uploads == 0)
+    assert syncer.offered < TRIES
+    assert learner.client.offered == 0
+
+
+def test_every_vector_is_let_go_when_the_link_breaks(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    learner.client.start()
+    learner.become_ready()
+    learner.train()
+    base, copy = learner.base, learner.copy
+    assert base is not None and copy is not None
+    with learner.client.news:  # the client cannot look at its backlog meanwhile
+        learner.client.perform([ask_for_answer(learner)])
+        assert base._holders == 2
+        learner.client.backlog.link_down()
+    assert (base._holders, copy._holders) == (1, 1)
+
+
+def ask_for_answer(learner: FourNumbers) -> Answer:
+    (answer,) = [
+        action
+        for action in learner.core.step(
+            learner.client.clock.now(), Ask(epoch=Epoch(1), round=Round(1), fragments=(P0,))
+        )
+        if isinstance(action, Answer)
+    ]
+    return answer
+
+
+def test_a_lost_link_is_dialled_again_and_what_was_missed_is_pulled(
+    syncer: ScriptedSyncer, learner: FourNumbers
+) -> None:
+    learner.client.start()
+    learner.become_ready()
+    syncer.version, syncer.value = 4, np.float32([9, 9, 9, 9])
+    syncer.hang_up()
+    learner.become_ready()
+    assert learner.theta.tolist() == [9, 9, 9, 9]
+    assert (learner.client.reconnects, learner.core.clock) == (1, 4)
+
+
+def test_begin_may_come_later(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    from dataclasses import replace
+
+    syncer.first = lambda n: replace(syncer.welcome(), welcome=replace(syncer.welcome().welcome, begun=False))
+    learner.client.start()
+    learner.wait(lambda: learner.came is not None)
+    with learner.client.news:
+        learner.feed(Boundary())
+        assert learner.client.waiting_for == "the other learners"
+    syncer.say(Begin(epoch=Epoch(1), round=Round(0)))
+    learner.wait(lambda: learner.core.ready)
+    assert learner.client.waiting_for == ""
+
+
+def test_a_refusal_is_final(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    syncer.first = lambda n: Refusal(reason=RefusalReason.FULL, text="no room")
+    learner.client.start()
+    learner.wait(lambda: learner.client.failure is not None)
+    assert isinstance(learner.client.failure, Refused)
+    assert learner.client.failure.reason == "full"
+    learner.client._thread.join()
+    assert syncer.hellos == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"uplink": "zip"}, "uplink encoding is 'zip'"), ({"fragmentation_hash": "x"}, "cuts the model differently")],
+)
+def test_a_syncer_of_another_kind(
+    syncer: ScriptedSyncer, learner: FourNumbers, change: dict[str, str], says: str
+) -> None:
+    syncer.first = lambda n: syncer.welcome(**change)
+    learner.client.start()
+    learner.wait(lambda: learner.client.failure is not None)
+    assert isinstance(learner.client.failure, ProtocolError)
+    assert says in str(learner.client.failure)
