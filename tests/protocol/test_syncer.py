@@ -449,6 +449,49 @@ def test_slots_are_leased_and_a_newcomer_takes_over_where_the_leaver_was(scripte
     assert (s.welcome("c").slot, s.welcome("c").cursor) == (0, 77)
 
 
+def test_restarts_under_ever_new_names_do_not_fill_all_slots(scripted: Any) -> None:
+    s = scripted(num_learners=2, num_slots=2, liveness_s=10.0)
+    s.begin("a", "b")
+    s.progress("a", 1, tokens=10)
+    s.feed(LinkLost(learner=LearnerId("a"), incarnation=Incarnation(1)))
+    s.now = 9.0
+    s.progress("b", 1, tokens=10)
+    s.hello("c")
+    assert [r.reason for r in s.sent(Refusal, "c")] == [RefusalReason.FULL]  # "a" may come back any moment
+    s.now = 10.0
+    s.hello("c")
+    assert s.welcome("c").slot == 0
+    assert s.core.ledger.totals.lost == 10
+    s.hello("a", incarnation=Incarnation(1), run_id="run")
+    assert [r.reason for r in s.sent(Refusal, "a")] == [RefusalReason.FULL]
+    s.feed(LinkLost(learner=LearnerId("b"), incarnation=Incarnation(1)))
+    s.now = 30.0
+    s.hello("a", incarnation=Incarnation(1), run_id="run")
+    assert s.welcome("a").incarnation == 2
+
+
+def test_a_seeder_that_hangs_is_replaced(scripted: Any) -> None:
+    s = scripted(liveness_s=10.0)
+    s.hello("a")
+    s.now = 9.0
+    s.hello("b")
+    s.now = 10.0
+    s.feed(Tick())
+    assert [w.seed for w in s.sent(Welcome, "b")] == [False, True]
+
+
+def test_who_comes_back_in_the_middle_of_a_round_is_asked_for_the_rest_only(scripted: Any) -> None:
+    s = scripted(num_fragments=2, min_quorum=2)
+    s.begin("a", "b", "c")
+    for name in "ab":
+        s.progress(name, 1, tokens=10)
+    s.answer("a", 1, 0)
+    s.feed(LinkLost(learner=LearnerId("a"), incarnation=Incarnation(1)))
+    s.hello("a", incarnation=Incarnation(1), run_id="run", versions=(Version(0), Version(0)))
+    s.progress("a", 1, tokens=10)
+    assert [ask.fragments for ask in s.sent(Ask, "a")] == [(0, 1), (1,)]
+
+
 # ── the end, and the next life ──────────────────────────────────────────────────────────────────────────────────
 
 

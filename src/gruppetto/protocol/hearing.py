@@ -51,6 +51,8 @@ class Hearing(Standing):
         if arrival is not Arrival.RETURNED or member is None:
             if hello.learner in self.ledger.accounts:
                 self.ledger.close_account(hello.learner, lost=True, why="died")
+            if not self.members.has_room_for(hello):
+                self._retire_one(now)
             member = self.members.admit(hello, now)
             if member is None:
                 text = f"all {self.setting.slots} data slots are leased; raise run.num_slots or let a learner leave"
@@ -134,6 +136,16 @@ class Hearing(Standing):
         self._note_member(member, "link lost")
         self._choose_another_seeder(member)
 
+    def _retire_one(self, now: float) -> None:
+        """Who has been silent the longest gives up its data slot: restarts under ever new names must not fill all."""
+        member = self.members.longest_away(now, self.setting.liveness_s)
+        if member is None:
+            return
+        member.phase, member.connected = MemberPhase.LEFT, False
+        if member.learner in self.ledger.accounts:
+            self.ledger.close_account(member.learner, lost=True, why="died")
+        self._note_member(member, "its data slot goes to a newcomer")
+
     def _returns(self, hello: Hello) -> bool:
         """It is the present process of a learner that has not left."""
         member = self.members.get(hello.learner)
@@ -180,10 +192,10 @@ class Hearing(Standing):
         if self.phase is not Phase.SEEDING or self._seeder != gone.learner:
             return
         self._seeder = None
-        for member in self.members.connected():
-            hello = Hello(learner=member.learner, session=member.session, layout_hash=self.layout_hash)
-            self._welcome(member, hello)
-            return
+        heard_of = (m for m in self.members.connected() if m.phase is not MemberPhase.AWAY)
+        other = next(heard_of, None)
+        if other is not None:
+            self._welcome(other, Hello(learner=other.learner, session=other.session, layout_hash=self.layout_hash))
 
     def _judge(self, answer: Answer) -> RejectionReason | None:
         member = self.members.get(answer.learner)

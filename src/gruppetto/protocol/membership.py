@@ -132,6 +132,16 @@ class Membership:
         self._put(member)
         return member
 
+    def longest_away(self, now: float, liveness_s: float) -> Member | None:
+        """Of those not heard of for a whole liveness period, the one that has been silent the longest."""
+        silent = [m for m in self if m.phase is MemberPhase.AWAY and now >= m.last_heard + liveness_s]
+        return min(silent, key=lambda m: (m.last_heard, m.learner), default=None)
+
+    def has_room_for(self, hello: Hello) -> bool:
+        """A data slot is free for a NEW or REBORN learner."""
+        old = self._members.get(hello.learner)
+        return (old is not None and old.phase is not MemberPhase.LEFT) or self._free_slot(old) is not None
+
     def expire(self, now: float, liveness_s: float) -> list[Member]:
         """Learners whose lease ran out just now."""
         expired = [

@@ -102,8 +102,9 @@ class Standing:
         opened = self._open
         assert opened is not None
         opened.asked[member.learner] = member.clock
-        if opened.due:
-            self._send(member.learner, member.session, Ask(epoch=self.epoch, round=opened.round, fragments=opened.due))
+        missing = tuple(p for p in opened.due if (member.learner, p) not in opened.admitted)
+        if missing:
+            self._send(member.learner, member.session, Ask(epoch=self.epoch, round=opened.round, fragments=missing))
 
     def _persist(self, fragments: tuple[Fragment, ...]) -> None:
         self._persisting = fragments

@@ -41,6 +41,7 @@ class SyncerCore(Hearing, Rounds):
         getattr(self, _HANDLERS[type(event)])(now, event)
         for member in self.members.expire(now, self.setting.liveness_s):
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
+            self._choose_another_seeder(member)
         self._advance(now)
         self.wake_at = self._next_wake()
         return self._out

@@ -1,0 +1,77 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gruppetto
+from gruppetto.launch.ask import fetch_status, find_endpoint
+
+pytestmark = pytest.mark.live
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Regression(nn.Module):
+    """Called like a Hugging Face model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(loss=((self.layer(x) - y) ** 2).mean())
+
+
+@pytest.fixture
+def syncer(tmp_path: Path) -> Iterator[str]:
+    """The address of a real syncer, 30 rounds long."""
+    (tmp_path / "RUN.toml").write_text("[run]\nrounds = 30\nsync_period = 4\nnum_fragments = 2\n")
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "gruppetto", "syncer", str(tmp_path / "RUN.toml")]
+    process = subprocess.Popen([*command, "--listen", "127.0.0.1:0", "--state", str(state)], cwd=tmp_path)
+    pause = threading.Event()
+    try:
+        for _ in range(600):
+            endpoint = find_endpoint(state)
+            if endpoint is not None:
+                break
+            pause.wait(0.1)
+        assert endpoint is not None
+        yield endpoint.url
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def test_the_three_lines(syncer: str) -> None:
+    block = re.search(r"```python\n(import gruppetto\n.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert block is not None
+    code = block.group(1).replace("http://127.0.0.1:7171", syncer)
+    assert syncer in code
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 4, generator=draw)
+    batch = {"x": x, "y": x.sum(dim=1, keepdim=True)}
+    with torch.random.fork_rng():
+        model = Regression()
+    first = float(model(**batch).loss)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    names: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": iter(lambda: batch, None)}
+    exec(compile(code, "README.md", "exec"), names)
+    learner = names["learner"]
+    assert isinstance(learner, gruppetto.Learner)
+    assert learner.finished
+    assert float(model(**batch).loss) < 0.1 * first
+    status = fetch_status(syncer, token=None)
+    assert status["round"] == 30
+    assert status["tokens"]["merged"] > 0
