@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
@@ -89,6 +90,7 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ask.add_argument("--seeds", type=int, default=1)
     ask.add_argument("--rounds", type=int, default=700)
+    ask.add_argument("--only", default="", help="a regular expression; runs whose name it does not find are left out")
     ask.add_argument("--processes", type=int, default=2)
     ask.add_argument("--cache", default=".cache/experiments")
     ask.add_argument("--out", type=Path, default=Path("experiments/results/demo_sweep.json"))
@@ -101,7 +103,7 @@ def main() -> None:
         Job("decoupled", args.rounds, seed, args.cache, period, lr, momentum, apply)
         for seed, period, (lr, momentum), apply in product(range(args.seeds), (8, 24), OUTER, ("overwrite", "carry"))
     ]
-    todo = [job for job in jobs if job.name not in done]
+    todo = [job for job in jobs if job.name not in done and re.search(args.only, job.name)]
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(run, job): job for job in todo}
         for finished in as_completed(running):
