@@ -266,6 +266,14 @@ def test_a_new_incarnation_counts_from_zero_at_the_durable_cursor(rider: Rider) 
     rider.welcome(incarnation=Incarnation(2), slot=5, cursor=99)
     assert (rider.core.steps, rider.core.tokens, rider.core.slot, rider.core.cursor) == (0, 0, 5, 99)
     assert all((f.steps, f.tokens) == (0, 0) for f in rider.core.fragments)
+    # What the model holds beyond its bases belongs to the life before: it is overwritten, and never answered for.
+    assert kinds(rider.ask(1, 0)) == ["Deferred"]
+    actions = rider.train()
+    assert [(a.fragment, a.version) for a in actions if isinstance(a, Apply)] == [(0, 0), (1, 0)]
+    assert not any(isinstance(a, Answer) for a in actions)
+    assert all(f.steps == 0 for f in rider.core.fragments)
+    answer = next(a for a in rider.train() if isinstance(a, Answer))
+    assert (answer.steps, answer.tokens) == (1, 10)
 
 
 def test_refusals_and_rejections_are_remembered(rider: Rider) -> None:
@@ -290,6 +298,9 @@ def test_a_checkpoint_pulls_only_what_has_changed(rider: Rider) -> None:
     assert again.core.hello().run_id == "run"
     pulls = [a for a in again.welcome(versions=(Version(0), Version(3))) if isinstance(a, Pull)]
     assert [(p.fragment, p.version) for p in pulls] == [(1, 3)]
+    assert again.core.has_arrived
+    applied = [a for a in again.feed(Boundary()) if isinstance(a, Apply)]
+    assert [(a.fragment, a.version, a.mode) for a in applied] == [(0, 0, "overwrite"), (1, 0, "overwrite")]
 
 
 def test_nonsense_from_the_syncer_is_ignored(rider: Rider) -> None:

@@ -26,7 +26,7 @@ operations = st.lists(
 @given(operations)
 def test_the_books_balance_after_every_entry(script: list[tuple[str, LearnerId, int, int, int]]) -> None:
     ledger = Ledger(num_fragments=3)
-    last_merge: dict[LearnerId, int] = {}
+    last_merge: dict[LearnerId, tuple[int, int]] = {}
     for what, who, fragment, number, kept in script:
         here = who in ledger.accounts
         if what == "join" and not here:
@@ -34,11 +34,15 @@ def test_the_books_balance_after_every_entry(script: list[tuple[str, LearnerId, 
         elif what == "train" and here:
             ledger.trained(who, number)
         elif what == "merge" and here:
-            before = ledger.totals.merged
-            ledger.merged(who, Fragment(fragment), max(0, number))
-            last_merge[who] = ledger.totals.merged - before
-        elif what == "void" and last_merge.get(who):
-            ledger.voided(who, last_merge.pop(who))
+            # As the gate lets it in: trained on, and open.
+            total = ledger.accounts[who].tokens
+            tokens = min(max(0, number), total)
+            if tokens and ledger.is_open(who, Fragment(fragment), tokens, total):
+                ledger.merged(who, Fragment(fragment), tokens, total)
+                last_merge[who] = (fragment, tokens)
+        elif what == "void" and who in last_merge:
+            voided, tokens = last_merge.pop(who)
+            ledger.voided(who, Fragment(voided), tokens)
         elif what == "apply" and here:
             news = Applied(fragment=Fragment(fragment), version=Version(1), at_tokens=number, kept_tokens=kept)
             ledger.applied(who, news)
@@ -56,9 +60,8 @@ def test_the_work_in_flight_is_discarded_by_an_overwrite_and_kept_by_carry() -> 
     for kept, discarded in ((0, 30), (30, 0)):
         ledger = Ledger(num_fragments=1)
         ledger.open_account(A)
-        ledger.trained(A, 100)
-        ledger.merged(A, Fragment(0), 100)
         ledger.trained(A, 130)
+        ledger.merged(A, Fragment(0), 100, 100)
         ledger.applied(A, Applied(fragment=Fragment(0), version=Version(1), at_tokens=130, kept_tokens=kept))
         assert (ledger.totals.merged, ledger.totals.discarded, ledger.open_total()) == (100, discarded, kept)
 
@@ -66,17 +69,38 @@ def test_the_work_in_flight_is_discarded_by_an_overwrite_and_kept_by_carry() -> 
 def test_no_token_can_be_merged_twice() -> None:
     ledger = Ledger(num_fragments=1)
     ledger.open_account(A)
+    ledger.trained(A, 160)
+    ledger.merged(A, Fragment(0), 80, 80)
+    assert not ledger.is_open(A, Fragment(0), 81, 160)  # its first token is merged already
+    assert ledger.is_open(A, Fragment(0), 80, 160)
+
+
+def test_an_answer_that_overtakes_the_news_of_an_overwrite_is_booked_where_it_belongs() -> None:
+    ledger = Ledger(num_fragments=1)
+    ledger.open_account(A)
     ledger.trained(A, 100)
-    ledger.merged(A, Fragment(0), 80)
-    assert ledger.mergeable(A, Fragment(0), 80, 100) == 20
-    ledger.merged(A, Fragment(0), 80)
-    assert ledger.totals.merged == 100
+    ledger.merged(A, Fragment(0), 60, 60)
+    ledger.trained(A, 150)
+    ledger.merged(A, Fragment(0), 50, 150)  # since token 100, where the fragment was overwritten
+    assert (ledger.totals.merged, ledger.totals.discarded, ledger.open_total()) == (110, 40, 0)
+    ledger.applied(A, Applied(fragment=Fragment(0), version=Version(1), at_tokens=100))
+    assert (ledger.totals.merged, ledger.totals.discarded, ledger.open_total()) == (110, 40, 0)
+
+
+def test_what_could_not_be_published_is_open_again() -> None:
+    ledger = Ledger(num_fragments=1)
+    ledger.open_account(A)
+    ledger.trained(A, 100)
+    ledger.merged(A, Fragment(0), 100, 100)
+    ledger.voided(A, Fragment(0), 100)
+    assert (ledger.totals.merged, ledger.totals.discarded, ledger.open_total()) == (0, 0, 100)
+    assert ledger.is_open(A, Fragment(0), 100, 100)
 
 
 def test_a_dead_learner_loses_only_what_nobody_merged() -> None:
     ledger = Ledger(num_fragments=2)
     ledger.open_account(A)
     ledger.trained(A, 100)
-    ledger.merged(A, Fragment(1), 70)
+    ledger.merged(A, Fragment(1), 70, 70)
     ledger.close_account(A, lost=True, why="died")
     assert (ledger.totals.merged, ledger.totals.lost, ledger.open_total()) == (70, 130, 0)

@@ -96,6 +96,16 @@ def warmed(scripted: Any) -> Any:
     return s
 
 
+def test_patience_below_the_quorum_asks_for_no_wake_that_changes_nothing(scripted: Any) -> None:
+    s = scripted(min_quorum=2, start_timeout_s=5.0)
+    s.begin("a")
+    s.wait(6.0)
+    assert s.core.wake_at is None or s.core.wake_at > s.now
+    s.hello("b")
+    s.synchronise("b")
+    assert s.sent(Begin)
+
+
 # ── rounds ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -262,7 +272,7 @@ def test_a_failed_persist_is_tried_again_and_nothing_is_published(scripted: Any)
     assert s.core.published == (1,)
 
 
-def test_a_value_that_is_not_finite_is_never_published_and_its_tokens_are_discarded(scripted: Any) -> None:
+def test_a_value_that_is_not_finite_is_never_published_and_its_work_is_open_again(scripted: Any) -> None:
     s = scripted()
     s.begin("a")
     s.not_finite = (Fragment(0),)
@@ -271,8 +281,13 @@ def test_a_value_that_is_not_finite_is_never_published_and_its_tokens_are_discar
     assert s.core.published == (0,)
     assert [a.kind for a in s.said(Alarm)] == [AlarmKind.NOT_FINITE]
     assert s.core.ledger.totals.merged == 0
-    assert s.core.ledger.discarded_by == {"voided": 10}
+    assert s.core.ledger.open_total() == 10
     assert s.core.open_round.round == 2
+    s.not_finite = ()
+    s.progress("a", 2, tokens=20)
+    s.answer("a", 2, tokens=20, steps=2, total_tokens=20)
+    assert s.core.published == (2,)
+    assert s.core.ledger.totals.merged == 20
 
 
 # ── the gate ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -399,6 +414,13 @@ def test_a_new_process_under_an_old_name_fences_the_old_one_off(scripted: Any) -
     assert s.said(Drop)[-1].reason is RejectionReason.STALE_INCARNATION
     s.hello("a", session="session of a", incarnation=Incarnation(1), run_id="run")
     assert [r.reason for r in s.sent(Refusal, "a")] == [RefusalReason.SUPERSEDED]
+
+
+def test_a_life_whose_admission_was_lost_with_the_syncer_is_not_taken_for_the_present_one(scripted: Any) -> None:
+    s = scripted()
+    s.begin("a")
+    s.hello("b", incarnation=Incarnation(3), run_id="run", versions=(Version(0),))
+    assert s.welcome("b").incarnation == 4
 
 
 def test_the_same_process_comes_back_as_itself(scripted: Any) -> None:

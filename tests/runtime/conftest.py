@@ -128,7 +128,7 @@ class NumpyLearner:
                 self.feed(Arrived(fragment=p, version=came.version))
             case Apply(fragment=p, mode=mode):
                 assert mode is ApplyMode.OVERWRITE
-                self.bases[p] = self.arrived.pop(p)
+                self.bases[p] = self.arrived.pop(p) if p in self.arrived else self.bases[p]
                 self.put(p, self.bases[p])
             case TakeSnapshot(fragments=fragments):
                 self.snapshots = {p: self.get(p) for p in fragments}

@@ -91,7 +91,7 @@ def test_shortening_what_was_applied_books_the_same_totals() -> None:
     for ledger, told in ((books, news), (shortened, only_frame(backlog).progress.applied)):
         ledger.open_account(A)
         ledger.trained(A, 200)
-        ledger.merged(A, Fragment(0), 30)
+        ledger.merged(A, Fragment(0), 3, 3)
         for one in told:
             ledger.applied(A, one)
     assert books.totals == shortened.totals

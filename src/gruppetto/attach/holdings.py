@@ -88,17 +88,15 @@ class Holdings:
             self._sent[answer.fragment] = theta.hold()
         return Offer(answer=answer, base=base.hold(), theta=theta.hold())
 
-    @property
-    def has_arrived(self) -> bool:
-        """Something waits to be applied."""
-        return bool(self._arrived)
-
     # ── for the training thread ──────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, action: Apply) -> None:
         """Put an arrived fragment into the model, and keep it as the base."""
         fragment = action.fragment
-        version, arrived = self._arrived.pop(fragment)
+        waiting = self._arrived.pop(fragment, None)
+        if waiting is None:
+            waiting = action.version, self._bases.pop(fragment)
+        version, arrived = waiting
         assert version == action.version, "the core speaks of what was told it"
         self.before_write()
         match action.mode:

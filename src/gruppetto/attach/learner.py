@@ -171,7 +171,7 @@ class Learner(LearnerView):
         deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
         with client.news:
             while core.linked and client.clock.now() < deadline:
-                if finished and self._holdings.has_arrived:
+                if finished and core.has_arrived:
                     self._feed(Boundary())
                 if not (client.backlog.uploads or (finished and client.backlog.downloads)):
                     break
@@ -197,7 +197,7 @@ class Learner(LearnerView):
                     raise client.failure
                 if client.seed_wanted:
                     self._seed()
-                if self._holdings.has_arrived:
+                if core.has_arrived:
                     self._feed(Boundary())
                 if core.ready and core.linked:
                     return
@@ -338,7 +338,7 @@ class Learner(LearnerView):
         deadline = began + self._run_ahead_timeout_s
         with client.news:
             while not core.finished and client.failure is None:
-                if self._holdings.has_arrived:
+                if core.has_arrived:
                     self._feed(Boundary())
                 if core.run_ahead <= max_run_ahead and not client.backlog.downloads:
                     break

@@ -173,7 +173,10 @@ class Pull:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
-    """Put an arrived global fragment into the model, now, and remember it as the base."""
+    """Put an arrived global fragment into the model, now, and remember it as the base.
+
+    Where ``version`` is that of the base held already, nothing has arrived: put the base into the model again.
+    """
 
     fragment: Fragment
     version: Version

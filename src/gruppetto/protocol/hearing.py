@@ -98,7 +98,7 @@ class Hearing(Standing):
         assert opened is not None
         key = (answer.learner, answer.fragment)
         self.ledger.trained(answer.learner, answer.total_tokens)
-        self.ledger.merged(answer.learner, answer.fragment, answer.tokens)
+        self.ledger.merged(answer.learner, answer.fragment, answer.tokens, answer.total_tokens)
         opened.rejected.discard(key)
         opened.admitted[key] = answer.tokens
         opened.folding.add(key)
@@ -218,8 +218,7 @@ class Hearing(Standing):
             accept_stale_from=oldest,
             unmerged=known
             and in_range
-            and answer.tokens
-            == self.ledger.mergeable(answer.learner, answer.fragment, answer.tokens, answer.total_tokens),
+            and self.ledger.is_open(answer.learner, answer.fragment, answer.tokens, answer.total_tokens),
         )
 
     def _reject(self, answer: Answer, reason: RejectionReason) -> None:

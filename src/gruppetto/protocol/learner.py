@@ -147,6 +147,11 @@ class LearnerCore:
         return bool(self.fragments) and all(f.version != NEVER for f in self.fragments)
 
     @property
+    def has_arrived(self) -> bool:
+        """Something is to be applied at the next boundary."""
+        return bool(self._arrived)
+
+    @property
     def run_ahead(self) -> int:
         """How many steps it is past the newest round it has observed."""
         return max(0, self.clock - self.newest_round)
@@ -166,8 +171,8 @@ class LearnerCore:
     def restore(self, state: LearnerState) -> None:
         """Go on from a checkpoint, before the first Welcome.
 
-        Base versions are kept, so only what has changed since is pulled. The work since those bases belonged to an
-        earlier life, whose account is closed: the counters start at zero.
+        Only what has changed since is pulled; every other base is applied again. The work since those bases belonged to
+        an earlier life, whose account is closed: it leaves the model, and the counters start at zero.
         """
         assert not self.linked, "restore before connecting"
         self.run_id = state.run_id
@@ -189,9 +194,14 @@ class LearnerCore:
             # A new life has a new account: totals start at zero, and its data starts at the durable cursor.
             self.steps, self.tokens = 0, 0
             self.slot, self.cursor = welcome.slot, welcome.cursor
-            for fragment in self.fragments:
-                fragment.steps = fragment.tokens = 0
+            # What the model holds of the life before belongs to a closed account, and its batches may be somebody else's
+            # by now: at the next boundary every base is applied again, or what is newer.
             self._marks.clear()
+            self._sent.clear()
+            for p, fragment in enumerate(self.fragments):
+                fragment.steps = fragment.tokens = 0
+                if fragment.version != NEVER:
+                    self._arrived.setdefault(Fragment(p), fragment.version)
         self.linked = True
         self.begun = self.begun or welcome.begun
         self.newest_round = max(self.newest_round, welcome.round)
@@ -306,6 +316,8 @@ class LearnerCore:
         mode = self._apply
         if state.version == NEVER or (mode is ApplyMode.CARRY and (mark is None or int(sent_round) != version)):
             mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
+        if version == state.version:
+            mode = ApplyMode.OVERWRITE  # a new life begins at its bases
         kept_steps, kept_tokens = 0, 0
         if mode is ApplyMode.CARRY and mark is not None:
             kept_steps, kept_tokens = state.steps - mark.steps, state.tokens - mark.tokens
@@ -326,8 +338,8 @@ class LearnerCore:
             return
         first = Round(max(self._last_asked, self.newest_round) + 1)
         likely = set(self._schedule.due_within(first, self._window)) | set(self._owed)
-        # A snapshot without a step since its base carries no work: answering it would be refused.
-        useful = tuple(sorted(p for p in likely if self.fragments[p].steps > 0))
+        # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
+        useful = tuple(sorted(p for p in likely if self.fragments[p].steps > 0 and self.fragments[p].version != NEVER))
         for p in useful:
             state = self.fragments[p]
             self._marks[p] = _Mark(

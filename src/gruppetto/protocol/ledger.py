@@ -52,7 +52,7 @@ class Ledger:
     >>> ledger = Ledger(num_fragments=2)
     >>> ledger.open_account(LearnerId("a"))
     >>> ledger.trained(LearnerId("a"), 100)
-    >>> ledger.merged(LearnerId("a"), Fragment(0), 60)
+    >>> ledger.merged(LearnerId("a"), Fragment(0), 60, 60)
     >>> ledger.applied(LearnerId("a"), Applied(fragment=Fragment(0), version=1, at_tokens=100))
     >>> ledger.totals.merged, ledger.totals.discarded, ledger.open_total()
     (60, 40, 100)
@@ -85,36 +85,36 @@ class Ledger:
             self.consumed += news
             self.consumed_by[learner] = self.consumed_by.get(learner, 0) + news
 
-    def mergeable(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> int:
-        """How many of an answer's ``tokens`` are open still: no token is merged twice."""
+    def is_open(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> bool:
+        """The last ``tokens`` of the first ``total_tokens`` are open still, all of them: none is merged twice."""
         account = self.accounts[learner]
-        trained = max(account.tokens, total_tokens)
-        return min(tokens, max(0, trained - account.marks[fragment] - account.merged[fragment]))
+        return total_tokens - tokens >= account.marks[fragment] + account.merged[fragment]
 
-    def merged(self, learner: LearnerId, fragment: Fragment, tokens: int) -> None:
-        """``tokens`` of the open work of this fragment are folded into the global fragment."""
+    def merged(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> None:
+        """The last ``tokens`` of the first ``total_tokens``, open so far, are folded into the global fragment."""
         account = self.accounts[learner]
-        tokens = min(tokens, account.open(fragment))
+        # What lies before them was overwritten, though we may not have been told yet.
+        self._pass(account, fragment, total_tokens - tokens)
         account.merged[fragment] += tokens
         self.totals.merged += tokens
         self.merged_by[learner] = self.merged_by.get(learner, 0) + tokens
 
-    def voided(self, learner: LearnerId, tokens: int) -> None:
-        """A merge that could not be published: what was booked as merged is discarded."""
+    def voided(self, learner: LearnerId, fragment: Fragment, tokens: int) -> None:
+        """A merge that could not be published. Its base has stayed, so its tokens are open again, and will come with
+        the next contribution; if the life that trained on them has ended meanwhile, they are discarded."""
         self.totals.merged -= tokens
         self.merged_by[learner] -= tokens
-        self._discard(tokens, "voided")
+        account = self.accounts.get(learner)
+        again = min(tokens, account.merged[fragment]) if account is not None else 0
+        if account is not None:
+            account.merged[fragment] -= again
+        self._discard(tokens - again, "voided")
 
     def applied(self, learner: LearnerId, news: Applied) -> None:
         """The fragment was overwritten: what was open and not kept is discarded."""
         account = self.accounts[learner]
         self.trained(learner, news.at_tokens)
-        mark = max(account.marks[news.fragment], min(news.at_tokens - news.kept_tokens, account.tokens))
-        passed = mark - account.marks[news.fragment]
-        used = min(passed, account.merged[news.fragment])
-        self._discard(passed - used, "in-flight" if used else "not-merged")
-        account.marks[news.fragment] = mark
-        account.merged[news.fragment] -= used
+        self._pass(account, news.fragment, min(news.at_tokens - news.kept_tokens, account.tokens))
 
     def close_account(self, learner: LearnerId, *, lost: bool, why: str) -> None:
         """A life ends: its open work is lost with it, or discarded on purpose."""
@@ -162,6 +162,14 @@ class Ledger:
             merged_by=dict(self.merged_by),
             consumed_by=dict(self.consumed_by),
         )
+
+    def _pass(self, account: Account, fragment: Fragment, mark: int) -> None:
+        """The work of this fragment begins at ``mark`` now: what lies before it is merged already, or discarded."""
+        passed = max(0, mark - account.marks[fragment])
+        used = min(passed, account.merged[fragment])
+        self._discard(passed - used, "in-flight" if used else "not-merged")
+        account.marks[fragment] += passed
+        account.merged[fragment] -= used
 
     def _discard(self, tokens: int, why: str) -> None:
         self.totals.discarded += tokens

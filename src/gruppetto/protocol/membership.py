@@ -122,10 +122,11 @@ class Membership:
         slot = old.slot if old is not None and old.phase is not MemberPhase.LEFT else self._free_slot(old)
         if slot is None:
             return None
+        # Above what it says of itself too: a life whose admission was lost with the syncer must not be taken for this one.
         member = Member(
             learner=hello.learner,
             session=hello.session,
-            incarnation=Incarnation(old.incarnation + 1 if old else 1),
+            incarnation=Incarnation(max(old.incarnation if old is not None else 0, hello.incarnation) + 1),
             slot=slot,
             last_heard=now,
         )

@@ -42,6 +42,8 @@ class OpenRound:
     closed_at: float | None = None
     closing: Verdict | None = None
     """Why it closes; final once given."""
+    live: int = 0
+    """Learners alive when the verdict was given, which its quorum was measured by."""
     asked: dict[LearnerId, int] = field(default_factory=dict)
     """Who was asked, and its clock then."""
     admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)

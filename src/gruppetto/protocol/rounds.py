@@ -51,7 +51,7 @@ class Rounds(Standing):
         good = tuple(p for p in self._open.due if p not in event.not_finite)
         for learner, fragment in sorted(self._open.admitted):
             if fragment in event.not_finite:
-                self.ledger.voided(learner, self._open.admitted[learner, fragment])
+                self.ledger.voided(learner, fragment, self._open.admitted[learner, fragment])
         self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
         self.round = event.round
         self.phase = Phase.PERSISTING
@@ -177,7 +177,7 @@ class Rounds(Standing):
             self.waiting_for = f"round {opened.round}: {verdict.why}"
             if not verdict.close:
                 return
-            opened.closing, opened.closed_at = verdict, now
+            opened.closing, opened.closed_at, opened.live = verdict, now, len(live)
         if opened.folding:
             # A verdict is final: nobody else comes in while the last contributions are being folded.
             self.waiting_for = f"round {opened.round}: {len(opened.folding)} contributions being folded"
@@ -189,11 +189,11 @@ class Rounds(Standing):
                 round=opened.round,
                 why=opened.closing.why,
                 participants=participants,
-                live=len(live),
+                live=opened.live,
                 grace_spent_s=opened.closed_at - opened.asked_at,
             )
         )
-        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=len(live))
+        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=opened.live)
         self.phase = Phase.MERGING
         self.waiting_for = f"round {opened.round} to be merged"
         self._out.append(TakeOuterStep(round=opened.round, fragments=opened.due))
@@ -232,8 +232,10 @@ class Rounds(Standing):
     def _next_wake(self) -> float | None:
         times = [self.members.next_expiry(self.setting.liveness_s), self._persist_retry_at]
         if self.phase is Phase.STARTING:
+            # Below the quorum patience ends nothing: whoever comes next wakes the syncer.
             ready = [m.ready_since for m in self.members.live() if m.ready_since is not None]
-            times += [since + self.setting.start_timeout_s for since in ready]
+            if ready and len(ready) >= self._quorum(len(ready)):
+                times.append(min(ready) + self.setting.start_timeout_s)
         if self.phase is Phase.GRACE and self._open is not None and self._open.asked_at is not None:
             opened = self._open
             if opened.closing is None and opened.answers() >= self._quorum(len(self.members.live())):

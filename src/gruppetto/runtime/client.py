@@ -56,8 +56,10 @@ log = logging.getLogger("gruppetto.learner")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Between two attempts to connect: doubled each time, with jitter, so that a crowd does not come back as one."""
+LONGEST_RETRY_S = 1.0
+"""Between two tries of one contribution."""
 TRIES = 3
-"""Of one transfer. Then a contribution is given up; a download makes the connection anew."""
+"""Of one download. Then the connection is made anew."""
 DOWNLOADS, UPLOADS = 4, 2
 """Transfers at a time. Several connections fill a long link that one cannot."""
 HEARTBEATS_A_LEASE = 4
@@ -357,7 +359,7 @@ class LearnerClient:
             part.release()
 
     async def _contribute(self, offer: Offer) -> None:
-        """A contribution that cannot be delivered is given up: it costs one round of one fragment, never the run."""
+        """Deliver a contribution, however often it takes while its round is open: the round may need it to close."""
         assert self.welcome is not None
         answer, codec = offer.answer, CODECS[self.welcome.uplink]
         payload_bytes = codec.payload_bytes(offer.base.values.size)
@@ -371,19 +373,17 @@ class LearnerClient:
                 encode_difference(offer.base.values, offer.theta.values, codec, body)
             finally:
                 offer.release()
-            for attempt in range(TRIES):
-                if self._is_over(answer):
-                    return
+            attempt = 0
+            while not self._is_over(answer):
                 try:
                     await self._http.contribute(answer, codec.name, body.data)
                     self.offered += 1
                     return
-                except ConnectionLost as wrong:
-                    log.debug("contribution %s: %s", answer, wrong)
-                    await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0) * 2**attempt)
-                except ProtocolError as wrong:
-                    log.info("round %d, fragment %d: %s", answer.round, answer.fragment, wrong)
-                    return
+                except (ConnectionLost, ProtocolError) as wrong:
+                    level = logging.INFO if attempt == 0 else logging.DEBUG
+                    log.log(level, "round %d, fragment %d: %s; tried again", answer.round, answer.fragment, wrong)
+                await asyncio.sleep(self._rng.uniform(0.5, 1.0) * min(LONGEST_RETRY_S, FIRST_PAUSE_S * 2**attempt))
+                attempt = min(attempt + 1, 10)
         finally:
             lease.release()
 
@@ -436,7 +436,8 @@ class LearnerClient:
         self.news.notify_all()
 
     def _is_over(self, answer: Answer) -> bool:
-        return self.core.newest_round >= answer.round or self.core.epoch != answer.epoch
+        core = self.core
+        return core.newest_round >= answer.round or (core.epoch, core.incarnation) != (answer.epoch, answer.incarnation)
 
     def _heartbeat(self) -> Heartbeat | None:
         if not self.core.linked:

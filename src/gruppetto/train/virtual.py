@@ -248,6 +248,9 @@ class _Learner:
         return self._syncer.contribution(answer.fragment, payload)
 
     def apply(self, action: Apply, value: object) -> None:
+        if value is None:
+            self._holdings.apply(action)
+            return
         assert isinstance(value, np.ndarray)
         lease = self._holdings.lend(action.fragment)
         self._syncer.downlink.decode(value, len(lease.values), out=lease.values)
