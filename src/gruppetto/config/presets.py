@@ -20,8 +20,4 @@ PRESETS: dict[str, Mapping[str, object]] = {
         ],
     },
 }
-"""``demo``: four unequal learners on one machine.
-
-A short run has few outer steps, so fragments come round often: H = 8 closes more of the gap to data parallel than
-H = 24 does. Then a fragment is in flight for a good part of its eight steps, and ``carry`` keeps the work of that time.
-"""
+"""``demo``: four unequal learners on one machine. H = 8 and ``carry`` are the best of experiments/demo_sweep.py."""
