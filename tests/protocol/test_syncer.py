@@ -253,6 +253,35 @@ def test_slow_actions_follow_each_other_and_none_is_skipped(scripted: Any) -> No
     assert (s.core.phase, s.core.open_round.round) == (Phase.QUORUM, 2)
 
 
+def test_nobody_hears_of_a_round_that_is_not_durable(scripted: Any) -> None:
+    """After a crash that round is asked for again; who believed it closed would never answer."""
+    s = scripted(min_quorum=1)
+    s.begin("a")
+    s.instant = False
+    s.progress("a", 1, tokens=10)
+    s.answer("a", 1)
+    s.feed(Folded(round=Round(1), fragment=Fragment(0), learner=LearnerId("a")))
+    s.feed(OuterStepped(round=Round(1)))
+    s.hello("b")
+    assert (s.welcome("b").round, s.welcome("b").versions) == (0, (0,))
+    s.feed(Persisted(round=Round(1)))
+    s.hello("c")
+    assert (s.welcome("c").round, s.welcome("c").versions) == (1, (1,))
+
+
+def test_after_an_outage_rounds_do_not_gallop(scripted: Any) -> None:
+    s = scripted()
+    s.begin("a")
+    s.feed(LinkLost(learner=LearnerId("a"), incarnation=Incarnation(1)))
+    s.hello("a", incarnation=Incarnation(1), run_id="run", versions=(Version(0),))
+    s.progress("a", 0, tokens=5000)
+    assert s.core.phase is Phase.QUORUM
+    s.progress("a", 1, tokens=5010)
+    s.answer("a", 1, tokens=10, total_tokens=5010)
+    s.progress("a", 1, tokens=5010)
+    assert s.core.round == 1
+
+
 def test_a_failed_persist_is_tried_again_and_nothing_is_published(scripted: Any) -> None:
     s = scripted()
     s.begin("a")

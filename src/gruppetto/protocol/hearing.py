@@ -62,7 +62,8 @@ class Hearing(Standing):
         member.connected = True
         member.phase = MemberPhase.JOINING
         member.heard(now)
-        member.clock = max(member.clock, self.round)
+        # However far it rode on alone: counted from there, rounds would gallop until they had caught up.
+        member.clock = self.published_round
         member.versions = {Fragment(p): v for p, v in enumerate(hello.versions) if v >= 0}
         if self._open is not None:
             self._open.asked.pop(member.learner, None)
@@ -181,7 +182,7 @@ class Hearing(Standing):
             run_id=self.run_id,
             epoch=self.epoch,
             cursor=self.cursors.get(member.slot, 0),
-            round=self.round,
+            round=self.published_round,
             versions=self.published,
             seed=seed,
             begun=self._open is not None,

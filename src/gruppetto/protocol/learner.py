@@ -204,8 +204,9 @@ class LearnerCore:
                     self._arrived.setdefault(Fragment(p), fragment.version)
         self.linked = True
         self.begun = self.begun or welcome.begun
-        self.newest_round = max(self.newest_round, welcome.round)
-        self.clock = max(self.clock, welcome.round)
+        # On every connect the current round is the clock, also for who has ridden on alone for a thousand steps.
+        self.newest_round = welcome.round
+        self.clock = welcome.round
         # What was asked or on its way before the link broke is asked for again.
         self._last_asked = welcome.round
         self._owed.clear()

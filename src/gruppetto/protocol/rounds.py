@@ -65,7 +65,7 @@ class Rounds(Standing):
         self._persist_retry_at = None
         self._alarms.persist_failed(event.round, None)
         self.phase = Phase.PUBLISHING
-        self.published = self.versions
+        self.published, self.published_round = self.versions, self.round
         message = Announcement(
             epoch=self.epoch,
             round=self.round,
@@ -136,7 +136,7 @@ class Rounds(Standing):
         if not enough and not (patience_over and len(live) >= quorum):
             self.waiting_for = f"learners to begin: {len(live)}/{self._to_begin} are ready"
             return
-        begin = Begin(epoch=self.epoch, round=self.round)
+        begin = Begin(epoch=self.epoch, round=self.published_round)
         self._open_next_round(now)
         for member in self.members.connected():
             self._send(member.learner, member.session, begin)

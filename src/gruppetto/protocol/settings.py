@@ -12,6 +12,9 @@ from gruppetto.protocol.schedule import Schedule
 
 __all__ = ["ProtocolSetting"]
 
+MAX_FRAGMENTS = 4096
+MAX_SYNC_PERIOD = 1_000_000
+MAX_WINDOW = 1024
 MAX_LEARNERS = 4096
 """A bound on membership, so that no stream of fresh names can fill the syncer's memory."""
 
@@ -77,6 +80,15 @@ class ProtocolSetting:
             raise SettingError(
                 f"num_learners is {self.num_learners}", where="run.num_learners", fix=f"use at most {MAX_LEARNERS}"
             )
+        for name, most in (
+            ("num_fragments", MAX_FRAGMENTS),
+            ("sync_period", MAX_SYNC_PERIOD),
+            ("snapshot_window", MAX_WINDOW),
+            ("num_slots", 1_000_000),
+        ):
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise SettingError(f"{name} is {value}", where=f"run.{name}", fix=f"use at most {most}")
         if self.min_quorum > self.num_learners:
             raise SettingError(
                 f"min_quorum is {self.min_quorum} but num_learners is {self.num_learners}",

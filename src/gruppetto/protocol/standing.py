@@ -39,6 +39,8 @@ class Standing:
         self.versions: tuple[Version, ...] = ()
         self.published: tuple[Version, ...] = ()
         """What a learner may pull: never anything that is not durable."""
+        self.published_round = Round(0)
+        """The newest round that is durable: the only one that anybody outside may know of."""
         self.members = Membership(num_slots=setting.slots, max_learners=MAX_LEARNERS)
         self.ledger = Ledger(num_fragments=setting.num_fragments)
         self.cursors: dict[int, int] = {}
@@ -77,7 +79,8 @@ class Standing:
         """A new life from what the last one made durable. Learners dial in again by themselves."""
         assert state.epoch < self.epoch, "every life of the syncer has an epoch of its own"
         assert state.layout_hash == self.layout_hash and state.run_id == self.run_id
-        self.round, self.versions, self.published = state.round, state.versions, state.versions
+        self.round, self.versions = state.round, state.versions
+        self.published_round, self.published = state.round, state.versions
         # Those who were training go on at once; a restart is no new start.
         self._to_begin = self.setting.min_quorum
         self.ledger = state.ledger.copy()
