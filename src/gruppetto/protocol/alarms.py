@@ -10,8 +10,11 @@ from gruppetto.protocol.units import Fragment, LearnerId, Round
 
 __all__ = ["Alarms"]
 
-SOLO_SHARE = 0.75
-"""A learner that supplies more of the recently merged tokens than this, while others live, raises an alarm."""
+SOLO_SHARE, SHARED_AGAIN = 0.75, 0.6
+"""A learner that supplies more of the recently merged tokens than the first, while others live, raises an alarm; below
+the second the cause has gone. Between them nothing changes, so that it is not raised at every crossing."""
+PATIENCE_S = 5.0
+"""How long a shortage has to last. Every round is short of answers for the moment in which they travel."""
 
 
 class Alarms:
@@ -20,22 +23,23 @@ class Alarms:
     def __init__(self, emit: Callable[[Alarm], None], *, solo_rounds: int) -> None:
         self._emit = emit
         self._raised: set[AlarmKind] = set()
+        self._since: dict[AlarmKind, float] = {}
         self._recent: deque[Mapping[LearnerId, int]] = deque(maxlen=solo_rounds)
 
-    def quorum_short(self, round: Round, *, live: int, quorum: int) -> None:
+    def quorum_short(self, now: float, round: Round, *, live: int, quorum: int) -> None:
         self._set(
             AlarmKind.QUORUM_SHORT,
-            live < quorum,
+            self._lasts(now, AlarmKind.QUORUM_SHORT, live < quorum),
             lambda: (
                 f"round {round} waits: {live} of the {quorum} learners it needs are live. Learners train on; "
                 'start more, or set when_short = "degrade".'
             ),
         )
 
-    def answers_short(self, round: Round, *, answers: int, quorum: int, stuck: bool) -> None:
+    def answers_short(self, now: float, round: Round, *, answers: int, quorum: int, stuck: bool) -> None:
         self._set(
             AlarmKind.ANSWERS_SHORT,
-            stuck,
+            self._lasts(now, AlarmKind.ANSWERS_SHORT, stuck),
             lambda: (
                 f"round {round} waits: {answers} of the {quorum} contributions it needs were admitted and nobody "
                 "else is about to answer. See the rejections by reason."
@@ -74,6 +78,9 @@ class Alarms:
 
     def merged(self, tokens: Mapping[LearnerId, int], *, live: int) -> None:
         """Watch for one learner that quietly trains alone while others live."""
+        if live < 2:
+            self._recent.clear()  # alone is not the same as alone among others
+            return
         self._recent.append(tokens)
         if len(self._recent) < (self._recent.maxlen or 0):
             return
@@ -86,12 +93,19 @@ class Alarms:
         share = sums[top] / total if top is not None and total else 0.0
         self._set(
             AlarmKind.ONE_LEARNER,
-            live > 1 and share > SOLO_SHARE,
+            share > (SHARED_AGAIN if AlarmKind.ONE_LEARNER in self._raised else SOLO_SHARE),
             lambda: (
                 f"{top} supplied {share:.0%} of the tokens merged lately though {live} learners are live. Look at "
                 "why the others are late or rejected."
             ),
         )
+
+    def _lasts(self, now: float, kind: AlarmKind, on: bool) -> bool:
+        """The cause has been there for longer than patience."""
+        if not on:
+            self._since.pop(kind, None)
+            return False
+        return now >= self._since.setdefault(kind, now) + PATIENCE_S
 
     def _set(self, kind: AlarmKind, on: bool, text: Callable[[], str]) -> None:
         if on and kind not in self._raised:

@@ -154,7 +154,7 @@ class Rounds(Standing):
         at_clock = sum(1 for m in live if m.clock >= opened.round)
         verdict = quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
         self.waiting_for = f"round {opened.round}: {verdict.why}"
-        self._alarms.quorum_short(opened.round, live=len(live), quorum=quorum)
+        self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
         if not verdict.close:
             return
         quorum_s = now - opened.opened_at
@@ -204,9 +204,9 @@ class Rounds(Standing):
         assert opened.asked_at is not None
         quorum = self._quorum(len(live))
         answers, waited_for = opened.answers(), opened.waited_for(live)
-        self._alarms.quorum_short(opened.round, live=len(live), quorum=quorum)
+        self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
         stuck = answers < quorum <= len(live) and not waited_for
-        self._alarms.answers_short(opened.round, answers=answers, quorum=quorum, stuck=stuck)
+        self._alarms.answers_short(now, opened.round, answers=answers, quorum=quorum, stuck=stuck)
         return closing_verdict(
             quorum=quorum,
             answers=answers,

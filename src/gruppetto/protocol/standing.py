@@ -52,7 +52,7 @@ class Standing:
         self._persist_retry_at: float | None = None
         self._persisting: tuple[Fragment, ...] = ()
         self._out: list[SyncerAction] = []
-        self._alarms = Alarms(lambda alarm: self._out.append(alarm), solo_rounds=max(8, setting.sync_period))
+        self._alarms = Alarms(lambda alarm: self._out.append(alarm), solo_rounds=max(32, setting.sync_period))
         if state is not None:
             self._restore(state)
 
