@@ -244,3 +244,24 @@ def test_refuses_a_payload_of_the_wrong_length(codec: Codec) -> None:
     with pytest.raises(ProtocolError, match="3 values"):
         running.fold_encoded(codec.encode(np.ones(4, np.float32)), codec, 1.0)
     assert running.num_folded == 0
+
+
+@pytest.mark.parametrize("tiny", [1e-40, 1e-30, 1e-15])
+def test_a_first_gradient_next_to_nothing_does_not_spoil_the_others(tiny: float) -> None:
+    rng = np.random.default_rng(0)
+    deltas = [np.float32(tiny) * rng.normal(size=50).astype(np.float32), *rng.normal(size=(3, 50)).astype(np.float32)]
+    running = Accumulator(
+        FragmentSpec(index=0, pieces=(Piece(name="w", start=0, stop=50, offset=0),), numel=50), ["rda"]
+    )
+    for delta in deltas:
+        running.fold(delta, 2.0)
+    np.testing.assert_allclose(running.merged(), MERGE_RULES["rda"](deltas, [2.0] * 4), rtol=2e-5, atol=1e-6)
+
+
+def test_an_optimizer_state_of_another_size_is_never_written_to() -> None:
+    running = Accumulator(
+        FragmentSpec(index=0, pieces=(Piece(name="w", start=0, stop=4, offset=0),), numel=4), ["mean"]
+    )
+    running.fold(np.ones(4, np.float32), 1.0)
+    with pytest.raises(AssertionError):
+        running.outer_step(np.zeros(4, np.float32), (np.zeros(2, np.float32),), "nesterov", 0.4, 0.9)

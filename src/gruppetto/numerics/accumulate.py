@@ -38,6 +38,8 @@ from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterState
 __all__ = ["KEEP_PLAIN_NUMEL", "Accumulator", "FoldStats", "StepStats"]
 
 KEEP_PLAIN_NUMEL = 65_536
+FAR_APART = 1e12
+"""Between norms further apart than this, float32 has no room for both in the unit of the smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,6 +157,7 @@ class Accumulator:
         """
         assert self.num_folded > 0 and not self._spent
         assert theta.shape == (self.spec.numel,) and theta.dtype == np.float32
+        assert theta.flags.writeable and all(part.shape == theta.shape for part in state), "not those of this fragment"
         scales, fall_back = self._scales()
         self._spent = True
         for p in np.flatnonzero(fall_back):
@@ -187,6 +190,8 @@ class Accumulator:
 
     def _add(self, words: NDArray[np.generic], norm: NDArray[np.float64], weight: float) -> None:
         self._unit = np.where(self._unit > 0, self._unit, norm)
+        for p in np.flatnonzero(self._is_rda & (norm > FAR_APART * self._unit)):
+            self._measure_anew(p, float(norm[p]))
         direction = weight * np.divide(self._unit, norm, out=np.zeros_like(norm), where=norm > 0)
         scales = np.where(self._is_rda, direction, weight).astype(np.float32)
         kernels.fold(
@@ -202,6 +207,14 @@ class Accumulator:
         )
         self._radius += weight * norm
         self._relative_weight += weight
+
+    def _measure_anew(self, p: int | np.signedinteger, unit: float) -> None:
+        """Take another unit for a piece whose first norm was next to nothing: in that one the others overflow."""
+        factor = unit / self._unit[p]
+        piece = self._total[self._starts[p] : self._stops[p]]
+        piece[:] = piece.astype(np.float64) * factor
+        self._norm_sq[p] *= factor * factor
+        self._unit[p] = unit
 
     def _scales(self) -> tuple[Float32, NDArray[np.bool_]]:
         """What to multiply each piece of ``total`` by, and which pieces fall back to their plain sum."""

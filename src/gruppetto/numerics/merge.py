@@ -63,9 +63,8 @@ def rda(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
         return mean(deltas, weights)
     norms = [_norm(delta) for delta, _ in used]
     total = sum(weight for _, weight in used)
-    # Directions are measured in units of the first norm: the sum stays in the range of the gradients
-    # themselves.
-    unit = next((norm for norm in norms if norm > 0), 0.0)
+    # Directions are measured in units of the largest norm: the sum stays in the range of the gradients themselves.
+    unit = max(norms)
     direction = _sum([(d, w * unit / n if n > 0 else 0.0) for (d, w), n in zip(used, norms, strict=True)])
     length = _norm(direction)
     if length <= DEGENERATE_BELOW * unit * total:
