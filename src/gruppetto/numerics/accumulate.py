@@ -32,14 +32,12 @@ from gruppetto.numerics.codec import CODECS, Buffer, Codec
 from gruppetto.numerics.fragments import FragmentSpec
 from gruppetto.numerics.inspection import Inspection, inspect
 from gruppetto.numerics.kernels import Float32
-from gruppetto.numerics.merge import DEGENERATE_BELOW
+from gruppetto.numerics.merge import DEGENERATE_BELOW, FAR_APART, NO_DIRECTION_BELOW
 from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterState
 
 __all__ = ["KEEP_PLAIN_NUMEL", "Accumulator", "FoldStats", "StepStats"]
 
 KEEP_PLAIN_NUMEL = 65_536
-FAR_APART = 1e12
-"""Between norms further apart than this, float32 has no room for both in the unit of the smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -192,7 +190,8 @@ class Accumulator:
         self._unit = np.where(self._unit > 0, self._unit, norm)
         for p in np.flatnonzero(self._is_rda & (norm > FAR_APART * self._unit)):
             self._measure_anew(p, float(norm[p]))
-        direction = weight * np.divide(self._unit, norm, out=np.zeros_like(norm), where=norm > 0)
+        pointing = norm > NO_DIRECTION_BELOW * self._unit
+        direction = weight * np.divide(self._unit, norm, out=np.zeros_like(norm), where=pointing)
         scales = np.where(self._is_rda, direction, weight).astype(np.float32)
         kernels.fold(
             self._total,
@@ -210,7 +209,7 @@ class Accumulator:
 
     def _measure_anew(self, p: int | np.signedinteger, unit: float) -> None:
         """Take another unit for a piece whose first norm was next to nothing: in that one the others overflow."""
-        factor = unit / self._unit[p]
+        factor = unit / self._unit[p] if self._unit[p] > NO_DIRECTION_BELOW * unit else 0.0
         piece = self._total[self._starts[p] : self._stops[p]]
         piece[:] = piece.astype(np.float64) * factor
         self._norm_sq[p] *= factor * factor

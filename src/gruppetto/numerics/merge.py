@@ -43,6 +43,12 @@ of 1e-9 or less between 9 % and all of them pass it and would have noise blown u
 M honest learners come nowhere near: orthogonal gradients still have a mean direction of length 1/√M.
 """
 
+FAR_APART = 1e12
+"""Between norms further apart than this, float32 has no room for both in the unit of the smaller."""
+
+NO_DIRECTION_BELOW = 1e-30
+"""A gradient shorter than this share of the longest has no direction that float32 could be scaled up to."""
+
 
 def mean(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
     """Σ w Δ / Σ w; all zeros if no weight is positive. Any shape, the same for all; summed in the order given."""
@@ -63,14 +69,26 @@ def rda(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
         return mean(deltas, weights)
     norms = [_norm(delta) for delta, _ in used]
     total = sum(weight for _, weight in used)
-    # Directions are measured in units of the largest norm: the sum stays in the range of the gradients themselves.
-    unit = max(norms)
-    direction = _sum([(d, w * unit / n if n > 0 else 0.0) for (d, w), n in zip(used, norms, strict=True)])
+    unit = _unit(norms)
+    pointing = [n > NO_DIRECTION_BELOW * unit for n in norms]
+    direction = _sum([(d, w * unit / n if p else 0.0) for (d, w), n, p in zip(used, norms, pointing, strict=True)])
     length = _norm(direction)
     if length <= DEGENERATE_BELOW * unit * total:
         return mean(deltas, weights)
     radius = sum(weight * norm for (_, weight), norm in zip(used, norms, strict=True)) / total
     return np.float32(radius / length) * direction
+
+
+def _unit(norms: Sequence[float]) -> float:
+    """What directions are measured in: the first norm that is not next to nothing beside a later one.
+
+    So the sum stays in the range of the gradients themselves.
+    """
+    unit = 0.0
+    for norm in norms:
+        if unit == 0.0 or norm > FAR_APART * unit:
+            unit = norm
+    return unit
 
 
 MERGE_RULES: dict[str, MergeRule] = {"mean": mean, "rda": rda}
