@@ -97,34 +97,81 @@ def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
 
 
 def test_train_writes_over_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stranger, run, file = tmp_path / "stranger", tmp_path / "run", tmp_path / "file"
-    for directory, mark in ((stranger, "thesis.tex"), (run, "run.toml")):
+    stranger, settings, file = tmp_path / "stranger", tmp_path / "settings", tmp_path / "file"
+    for directory, mark in ((stranger, "thesis.tex"), (settings, "run.toml")):
         directory.mkdir()
         (directory / mark).write_text("precious", encoding="utf-8")
     file.touch()
     for out, more, says in (
         (stranger, [], "is not empty, and not a run; name another directory"),
         (stranger, ["--overwrite"], "is not empty, and not a run; name another directory"),
-        (run, [], "holds a run already; name another directory, or say --overwrite"),
+        # A lone run.toml is somebody's settings.
+        (settings, ["--overwrite"], "is not empty, and not a run; name another directory"),
         (file, [], "cannot be made"),
     ):
         assert main(["train", "--out", str(out), *more]) == 2
         assert says in capsys.readouterr().err
     assert (stranger / "thesis.tex").read_text(encoding="utf-8") == "precious"
-    assert (run / "run.toml").read_text(encoding="utf-8") == "precious"
+    assert (settings / "run.toml").read_text(encoding="utf-8") == "precious"
 
 
-def test_overwrite_deletes_a_run_and_directories_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gruppetto.cli.train import new_directory
+def test_overwrite_needs_a_corpus_and_keeps_what_the_command_needs(
+    tape: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, recorded = tape.parent, tape.read_bytes()
+    (run / "RUN.toml").touch()
+    for arguments, says in (
+        ([], "holds a run already"),
+        (["--overwrite", "--cache", str(run.parent / "c"), "--set", "data.corpus=text:no-such-file"], "no-such-file"),
+        ([str(run / "RUN.toml"), "--overwrite"], "RUN.toml, which is needed; move it"),
+        (["--overwrite", "--compare", str(run)], "which is needed; move it"),
+        (["--overwrite", "--compare", str(run / "none")], "holds no run"),
+    ):
+        assert main(["train", *arguments, "--out", str(run)]) == 2
+        assert says in capsys.readouterr().err
+    assert tape.read_bytes() == recorded
 
-    monkeypatch.chdir(tmp_path)
-    first, second = (new_directory(None, "demo", overwrite=False) for _ in range(2))
-    assert (first, second) == (Path("runs/demo-1"), Path("runs/demo-2"))
-    (first / "trace.jsonl").touch()
-    (first / "model").mkdir()
-    again = new_directory(str(first), "demo", overwrite=True)
-    assert again == first
-    assert list(again.iterdir()) == []
+
+def test_a_start_that_fails_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    arguments = ["train", "--out", str(run), "--cache", str(tmp_path / "c"), "--set", "data.corpus=text:no-such-file"]
+    for _ in range(2):
+        assert main(arguments) == 2
+        assert "no-such-file" in capsys.readouterr().err
+        assert [entry.name for entry in run.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("arguments", [["status", "\udcff"], ["train", "--out", "n\udcffx"]])
+def test_names_that_are_no_text_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "is not UTF-8; use another name" in capsys.readouterr().err
+
+
+def test_the_machine_s_refusals_are_one_line(tape: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tape.parent / "report.html").mkdir()
+    assert main(["report", str(tape.parent)]) == 1
+    said = capsys.readouterr().err
+    assert (said.count("\n"), "report.html" in said, "directory" in said) == (1, True, True)
+    with pytest.raises(OSError):
+        main(["report", str(tape.parent), "--debug"])
+
+
+def test_status_of_a_run_that_was_killed_comes_from_its_trace(tape: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (
+        '{"t":3.0,"who":"syncer","in":"Progress","data":{"learner":"a","clock":9,"steps":8,"step_s":0.5}}',
+        '{"t":3.0,"who":"syncer","out":"RoundClosed","data":{"round":6,"participants":["a"]}}',
+        '{"t":3.0,"who":"syncer","in":"Published","data":{"round":6}}',
+        '{"t":3.0,"who":"syncer","in":"Publ',
+    )
+    with tape.open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines))
+    processes = {"learners": {"a": {"pid": 7, "state": "running"}}}
+    (tape.parent / "processes.json").write_text(json.dumps(processes), encoding="utf-8")
+    assert main(["status", str(tape.parent), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["round"], status["phase"]) == (6, "stopped")
+    learner = {"pid": 7, "state": "running", "clock": 9, "steps": 8, "step_s": 0.5, "last_merged_round": 6}
+    assert status["learners"] == {"a": learner}
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["replay", "TAPE"], ["report", "DIR"], ["status", "DIR"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -215,6 +216,27 @@ def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str 
             r"run.num_learners: 2 \[\[learner\]\] entries, but num_learners is 1",
         ),
         ("[run\n", "is not TOML"),
+        ("[outer]\nlr = 1" + "0" * 400, "outer.lr: is a number of 1329 bits; use a number below"),
+        ("[run]\nrounds = 1" + "0" * 400, "run.rounds: is a number of 1329 bits; use a number below"),
+        ("[run]\nrounds = 1e300", "run.rounds: is 1e\\+300; use a whole number"),
+        ("[run]\nrounds = 0x" + "f" * 9000, "run.rounds: is a number of 36000 bits"),
+        ("[run]\nmode = [0x" + "f" * 9000 + "]", "run.mode: is a list too long to print; use one of"),
+        ("[run]\nrounds = 1" + "0" * 5000, "is not TOML"),
+        ("a = " + "[" * 5000, "nests too many brackets"),
+        ('[syncer]\nstate = "a\\u0000b"', "syncer.state: is .*; leave out the NUL character"),
+        ("[model]\ndim = 1000000000000", "model.dim: is 1000000000000; use at most 131072"),
+        ("[model]\ndim = 131072\nlayers = 4096", "model.dim: these sizes make .*e.* parameters; use at most 1e"),
+        ("[model]\ncontext = 1000000000000", "model.context: is 1000000000000; use at most"),
+        ("[train]\nbatch_size = 1000000000000", "train.batch_size: is 1000000000000; use at most"),
+        (
+            "[train]\nbatch_size = 100000000",
+            "train.batch_size: 100000000 windows of 64 tokens .*; use at most 33554431",
+        ),
+        ("[train]\nthreads = 1000000", "train.threads: is 1000000; use at most 1024"),
+        ('[[learner]]\nname = "a"\nslowdown = 1e300', "learner.slowdown: is 1e\\+300; use 1 or more, up to 1e"),
+        ('[[learner]]\nname = ".."', "learner.name: is '..'; use 1 to 128 letters"),
+        ('[[learner]]\nname = "."', "learner.name: is '.'; use 1 to 128 letters"),
+        ('[[learner]]\nname = "-"', "learner.name: is '-'; use 1 to 128 letters"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
@@ -232,6 +254,9 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, text: str, says: 
         ({"rounds": 3}, "command line: 'rounds' is no setting; use TABLE.KEY"),
         ({"run.": 3}, "'run.' is no setting"),
         ({"run.rounds": "soon"}, "command line: run.rounds: is 'soon'; use a whole number"),
+        ({"run.rounds": "1" + "0" * 5000}, r"command line: run.rounds: is '1000*\.\.\.; use a whole number"),
+        ({"run.rounds": "1" + ",000" * 2000}, r"command line: run.rounds: is '1,000.*\.\.\.; use a whole number"),
+        ({"run.rounds": "[" * 5000}, r"command line: run.rounds: is '\[.*\.\.\.; use a whole number"),
     ],
 )
 def test_the_command_line_is_named_as_the_source(overrides: dict[str, object], says: str) -> None:
@@ -252,6 +277,17 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         load_run(tmp_path / "big")
     with pytest.raises(SettingError, match="dmeo is unknown; did you mean demo"):
         load_run(preset="dmeo")
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "RUN.toml").write_text("[run]\nrounds = 7", encoding="utf-8-sig")
+    assert load_run(tmp_path / "RUN.toml").rounds == 7
+
+
+def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "RUN.toml")
+    with pytest.raises(SettingError, match="it is not a regular file"):
+        load_run(tmp_path / "RUN.toml")
 
 
 def test_every_part_of_a_run_has_its_table() -> None:

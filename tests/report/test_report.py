@@ -156,7 +156,7 @@ def test_the_story_of_a_run() -> None:
     for part in (
         "2 learners rode 2 rounds in 10.0 s.",
         "fell by 25%, from 4.000 to 3.000",
-        "a was 2.0 times slower than b and held nobody up; its work was merged in 2 rounds.",
+        "A step of a took 2.0 times as long as one of b. Nobody waited for it; its work was merged in 2 rounds.",
         "75% of the live learners",
         "Of 200 tokens 75% were merged, 20% discarded and 5% lost.",
         "4.00 kB travelled; data parallel would have needed 40.00 kB for the same steps (10 times as much).",
@@ -292,3 +292,10 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(DataError, match=r"plan.json: cannot be read"):
         write_report(tmp_path)
+
+
+def test_a_directory_whose_name_is_no_text_is_reported(tmp_path: Path) -> None:
+    place = tmp_path / "n\udcffx"
+    place.mkdir()
+    write_report(run_directory(place))
+    assert "n?x" in (place / "report.html").read_text(encoding="utf-8")

@@ -134,6 +134,23 @@ def test_a_torn_line_longer_than_one_read_is_cut_off(tmp_path: Path) -> None:
     assert path.read_bytes() == whole * 2
 
 
+@pytest.mark.parametrize("text", ["my notes without newline", "my notes\nand more", '{"other":1}\n{"t":', '{"x'])
+def test_a_file_that_is_no_trace_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(StateError, match="is not a trace, and is left as it is; name another file"):
+        TraceWriter(path, {})
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"trace"', '{"trace":1'])
+def test_a_trace_torn_in_its_first_words_is_begun_again(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(text, encoding="utf-8")
+    TraceWriter(path, {}).close()
+    assert path.read_text(encoding="utf-8") == '{"trace":1}\n'
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -144,6 +161,8 @@ def test_a_torn_line_longer_than_one_read_is_cut_off(tmp_path: Path) -> None:
         (b'{"t":"soon","who":"a","in":"Tick","data":{}}\n', "is not a trace record"),
         (b'{"trace":2}\n', "is a trace of version 2"),
         (b'{"trace":1,}\n', "is not a trace header"),
+        (b'{"trace":' + b"[" * 100_000 + b"\n", "is not a trace header"),
+        (b'{"t":1.0,"who":"a","in":"Tick","data":{"x":' + b"[" * 100_000 + b"\n", "is not a trace record"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: bytes, what: str) -> None:

@@ -215,3 +215,48 @@ def test_a_note_that_is_none_is_refused(tmp_path: Path) -> None:
         trace.note(0.0, "judge", "evaluation", round=1)
     with pytest.raises(DataError, match="is no note of evaluation"):
         measure(tmp_path / PATH)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"live":2', '"live":"many"'),
+        ('"grace_spent_s":', '"grace_spent_s":"soon","x":'),
+        ('"participants":["a","b"]', '"participants":7'),
+        ('"quorum_s":', '"quorum_s":[],"x":'),
+        ('"state":"joining"', '"state":7'),
+    ],
+)
+def test_a_decision_that_is_none_is_refused(make_world: Callable[..., Any], tmp_path: Path, old: str, new: str) -> None:
+    world = make_world("a", "b", setting=ProtocolSetting(num_learners=2, min_quorum=2, num_fragments=3, sync_period=3))
+    world.run(5)
+    world.end()
+    text = (tmp_path / PATH).read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / PATH).write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(DataError, match=r"trace.jsonl:\d+"):
+        measure(tmp_path / PATH)
+
+
+@pytest.mark.parametrize("header", [{"started_at": "noon"}, {"numel": "many"}])
+def test_a_header_without_figures_is_refused(tmp_path: Path, header: dict[str, object]) -> None:
+    TraceWriter(tmp_path / PATH, header).close()
+    with pytest.raises(DataError, match="the header's figures are no numbers"):
+        measure(tmp_path / PATH)
+
+
+def test_a_core_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    header = core_header(ProtocolSetting(), run_id="r", layout_hash="l", epoch=Epoch(1))
+    TraceWriter(tmp_path / PATH, header).close()
+    text = (tmp_path / PATH).read_text(encoding="utf-8")
+    for huge in (2**62, 2**70):
+        (tmp_path / PATH).write_text(text.replace('"num_fragments":24', f'"num_fragments":{huge}'), encoding="utf-8")
+        with pytest.raises(DataError):
+            measure(tmp_path / PATH)
+
+
+def test_an_evaluation_said_twice_counts_once(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / PATH, {}) as trace:
+        for t in (0.0, 5.0):
+            trace.note(t, "judge", "evaluation", round=0, loss=4.0, perplexity=54.6)
+    assert len(measure(tmp_path / PATH).evaluations) == 1

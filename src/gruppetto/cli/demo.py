@@ -11,15 +11,17 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import overrides_of, print_json, read_flags
-from gruppetto.cli.train import new_directory, ride_and_report, run_rival
+from gruppetto.cli.train import check_data, needed_by, ride_and_report, run_rival
 from gruppetto.config import load_run
+from gruppetto.launch.place import run_directory
 from gruppetto.report.rundir import RIVALS, write_report
 
 __all__ = ["main"]
 
 WELCOME = """\
 Four learners and a syncer train one small language model on this machine, on the source files of this Python.
-dora is twice as slow as the others. Nobody waits for her, and her work counts all the same.
+dora is about half as fast as the others. Nobody waits for her, and her work counts all the same.
+All share the cores of this machine: what four learners buy here is a lower loss in as many rounds, not time.
 """
 
 
@@ -49,16 +51,19 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "demo")
     seeds = {"train.seed": flags.seed, "model.seed": flags.seed}
     config = load_run(preset="demo", overrides=overrides_of(flags.set, {"run.rounds": flags.rounds, **seeds}))
-    directory = new_directory(flags.out, "demo", overwrite=flags.overwrite)
-    print(WELCOME, file=sys.stderr)
     cache = Path(flags.cache).expanduser()
-    report = ride_and_report(config, directory, cache=cache, title="demo")
-    if not flags.alone:
-        print("For comparison: one learner alone, for as many rounds.", file=sys.stderr)
-        alone = directory / RIVALS / "single"
-        alone.mkdir(parents=True)
-        run_rival(replace(config, mode="single"), alone, cache=cache)
-        report = write_report(directory)
+    keep = [cache, *needed_by(config)]
+    with run_directory(
+        flags.out, "demo", overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(config, cache)
+    ) as directory:
+        print(WELCOME, file=sys.stderr)
+        report = ride_and_report(config, directory, cache=cache, title="demo")
+        if not flags.alone:
+            print("For comparison: one learner alone, for as many rounds.", file=sys.stderr)
+            alone = directory / RIVALS / "single"
+            alone.mkdir(parents=True)
+            run_rival(replace(config, mode="single"), alone, cache=cache)
+            report = write_report(directory)
     if flags.json:
         print_json(report.figures)
     else:

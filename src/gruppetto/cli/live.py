@@ -62,10 +62,12 @@ class LiveView:
         head = Text.assemble((self._title, "bold"), f"  {sight.stage}  ", (as_duration(sight.elapsed_s), "dim"))
         if status is None:
             return Group(head, _processes(sight))
-        done = ProgressBar(total=self._rounds, completed=status["round"], width=40)
+        # In a grid of its own: a bare bar ends without a new line, and the next text would be cut off beside it.
+        bar = Table.grid()
+        bar.add_row(ProgressBar(total=self._rounds, completed=status["round"], width=40))
         return Group(
             head,
-            done,
+            bar,
             Text(self._counts(sight, status)),
             _learners(sight, status),
             Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),

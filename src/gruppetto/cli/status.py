@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.trace.log import Record, read_trace
 
 __all__ = ["main", "status_of_directory"]
 
@@ -65,7 +67,7 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
             raise DataError(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
-        return _status_of_ended(report, learners)
+        return _status_of_ended(report or _last_seen(directory / "trace.jsonl"), learners, ended=bool(report))
     for name, process in learners.items():
         known = status["learners"].setdefault(name, dict(NOT_KNOWN_YET))
         known["pid"] = process["pid"]
@@ -79,20 +81,40 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
 NOT_KNOWN_YET = {"state": None, "clock": 0, "last_merged_round": None, "step_s": None, "steps": 0}
 
 
-def _status_of_ended(report: dict[str, Any], learners: dict[str, Any]) -> dict[str, Any]:
+def _last_seen(trace: Path) -> dict[str, Any]:
+    """How far a run got that nobody reported on: as a report says it, of what its trace says without a replay."""
+    seen: dict[str, Any] = {"rounds": 0, "learners": {}}
+    # A trace that is damaged further on still tells how far the run got at least.
+    with suppress(DataError):
+        for line in read_trace(trace):
+            if not isinstance(line, Record):
+                continue
+            data = line.data
+            match line.name, data.get("round"), data.get("learner"), data.get("participants"):
+                case "Published", int(round), _, _:
+                    seen["rounds"] = max(seen["rounds"], round)
+                case "RoundClosed", int(round), _, list(names):
+                    for name in names:
+                        seen["learners"].setdefault(str(name), {})["last_merged_round"] = round
+                case "Progress", _, str(name), _:
+                    known = seen["learners"].setdefault(name, {})
+                    known.update({key: data[key] for key in ("clock", "steps", "step_s") if key in data})
+    return seen
+
+
+def _status_of_ended(report: dict[str, Any], learners: dict[str, Any], *, ended: bool) -> dict[str, Any]:
     """What is left to say when nothing runs any more."""
     seen: dict[str, Any] = report.get("learners", {})
     return {
         "round": report.get("rounds", 0),
-        "phase": "ended" if report else "stopped",
+        "phase": "ended" if ended else "stopped",
         "waiting_for": "nothing: the processes have ended",
         "learners": {
             name: {
                 **NOT_KNOWN_YET,
                 "pid": learners.get(name, {}).get("pid"),
                 "state": learners.get(name, {}).get("state"),
-                "steps": seen.get(name, {}).get("steps", 0),
-                "step_s": seen.get(name, {}).get("step_s"),
+                **{key: value for key, value in seen.get(name, {}).items() if key in NOT_KNOWN_YET and key != "state"},
             }
             for name in sorted({*learners, *seen})
         },

@@ -13,7 +13,8 @@ import tyro
 
 from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, read_flags
 from gruppetto.cli.parent import end_with_parent
-from gruppetto.config import RunConfig, load_run
+from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config.run import OuterChoice, SyncerPlace
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.serving import Endpoint, run_syncer
@@ -21,6 +22,9 @@ from gruppetto.runtime.setting import DEFAULT_LISTEN, SyncerSetting
 from gruppetto.trace.log import TraceWriter
 
 __all__ = ["main"]
+
+KEPT = "run.toml"
+"""The settings of a run, in its state directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,10 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "syncer")
     log_to_stderr()
     file = at_most_one(flags.run, "RUN.toml", "syncer")
+    kept = Path(flags.state or SyncerPlace().state) / KEPT
+    if file is None and kept.exists():
+        file = str(kept)
+        print(f"the settings are those of {kept}, where nothing else is said", file=sys.stderr, flush=True)
     overrides = overrides_of(
         flags.set,
         {
@@ -73,13 +81,15 @@ def main(arguments: Sequence[str]) -> int:
         end_with_parent()
     header = {"started_at": wall_time_s()}
     with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-        run_syncer(config.protocol, setting, trace=trace, on_ready=_say)
+        run_syncer(config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config))
     return 0
 
 
 def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
     place = config.syncer
-    outer, _ = config.resolved_outer()
+    resolved, _ = config.resolved_outer()
+    # By its name, the syncer can say why it is this one.
+    outer = config.outer.preset if config.outer == OuterChoice(preset=config.outer.preset) else resolved
     return SyncerSetting(
         state=Path(place.state),
         listen=place.listen,
@@ -97,5 +107,10 @@ def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
     )
 
 
-def _say(endpoint: Endpoint) -> None:
+def _ready(endpoint: Endpoint, config: RunConfig) -> None:
+    """Say where it is, and keep the settings: a syncer started again without them must not change the run."""
     print(f"{endpoint.url} serves run {endpoint.run_id}", file=sys.stderr, flush=True)
+    try:
+        (Path(config.syncer.state) / KEPT).write_text(to_toml(config), encoding="utf-8")
+    except OSError as error:
+        print(f"the settings could not be kept ({error.strerror})", file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,15 +13,14 @@ import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flags
 from gruppetto.config import RunConfig, load_run, to_toml
-from gruppetto.errors import StateError
+from gruppetto.errors import DataError, GruppettoError, RunFailed, UserError
+from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.report.rundir import Report, write_report
 from gruppetto.runtime.clock import MonotonicClock
 
-__all__ = ["Flags", "main", "new_directory", "ride_and_report", "run_rival"]
+__all__ = ["Flags", "check_data", "main", "needed_by", "ride_and_report", "run_rival"]
 
 PROGRESS_EVERY_S = 5.0
-MARKS = ("run.toml", "trace.jsonl", "train.jsonl", "plan.json")
-"""A directory with one of these is a run directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +67,23 @@ def main(arguments: Sequence[str]) -> int:
     )
     file = at_most_one(flags.run, "RUN.toml", "train")
     config = load_run(Path(file) if file else None, preset=flags.preset, overrides=overrides)
-    directory = new_directory(flags.out, config.mode, overwrite=flags.overwrite)
-    compare = [Path(other) for other in flags.compare]
-    report = ride_and_report(config, directory, cache=Path(flags.cache).expanduser(), compare=compare)
+    compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
+    for other in compare:
+        if not holds_run(other):
+            raise DataError(
+                "holds no run", where=f"--compare {other}", fix="name the directory of a run that has begun"
+            )
+    keep = [*([Path(file)] if file else []), cache, *compare, *needed_by(config)]
+    with run_directory(
+        flags.out, config.mode, overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(config, cache)
+    ) as directory:
+        report = ride_and_report(config, directory, cache=cache, compare=compare)
+    if config.mode == "decoupled" and config.rounds < config.protocol.sync_period:
+        print(
+            f"note: {config.rounds} rounds at a sync_period of {config.protocol.sync_period} leave fragments that were "
+            "never merged; use more rounds or a smaller run.sync_period",
+            file=sys.stderr,
+        )
     if flags.json:
         print_json(report.figures)
     else:
@@ -82,45 +94,50 @@ def main(arguments: Sequence[str]) -> int:
 def ride_and_report(
     config: RunConfig, directory: Path, *, cache: Path, compare: Sequence[Path] = (), title: str = ""
 ) -> Report:
-    """Run ``config`` in a fresh directory, and write its report. A run that fails leaves what it recorded."""
+    """Run ``config`` in a fresh directory, and write its report.
+
+    A run that fails leaves what it recorded; one that never began leaves nothing. Raises :class:`RunFailed` after the
+    report when the last weights could not be judged.
+    """
+    unjudged = ""
+    try:
+        unjudged = _ride(config, directory, cache=cache, title=title or str(directory))
+    except GruppettoError as error:
+        never_started = not (directory / "processes.json").exists()
+        if (isinstance(error, UserError) or never_started) and not has_begun(directory):
+            clear(directory)
+        raise
+    report = write_report(directory, compare)
+    if unjudged:
+        raise RunFailed(unjudged)
+    return report
+
+
+def _ride(config: RunConfig, directory: Path, *, cache: Path, title: str) -> str:
+    """Why the last weights were not judged; "" for a run in which all went well."""
     if config.mode == "decoupled":
         from gruppetto.cli.live import LiveView
         from gruppetto.launch.local import run_local
 
-        with LiveView(title or str(directory), config.rounds) as view:
-            run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show)
-    else:
-        run_rival(config, directory, cache=cache)
-    return write_report(directory, compare)
+        with LiveView(title, config.rounds) as view:
+            return run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show)
+    run_rival(config, directory, cache=cache)
+    return ""
 
 
-def new_directory(out: str | None, name: str, *, overwrite: bool) -> Path:
-    """A fresh run directory. Raises :class:`StateError` rather than write over anything."""
-    if out is None:
-        for number in range(1, 1_000_000):
-            directory = Path("runs") / f"{name}-{number}"
-            if not directory.exists():
-                return _made(directory)
-    directory = Path(str(out))
-    if directory.is_dir() and any(directory.iterdir()):
-        if not any((directory / mark).exists() for mark in MARKS):
-            raise StateError("is not empty, and not a run", where=str(directory), fix="name another directory")
-        if not overwrite:
-            raise StateError(
-                "holds a run already", where=str(directory), fix="name another directory, or say --overwrite"
-            )
-        shutil.rmtree(directory)
-    return _made(directory)
+def check_data(config: RunConfig, cache: Path) -> None:
+    """Raises :class:`gruppetto.errors.DataError` for a corpus that cannot be used, before anything is deleted."""
+    from gruppetto.train.data import open_data
+
+    open_data(config.train, cache)
 
 
-def _made(directory: Path) -> Path:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(
-            f"cannot be made ({error.strerror})", where=str(directory), fix="name another directory"
-        ) from error
-    return directory
+def needed_by(config: RunConfig) -> list[Path]:
+    """The files that the settings name."""
+    kind, _, corpus = config.train.data.corpus.partition(":")
+    place = config.syncer
+    named = (corpus if kind == "text" else None, place.token_file, place.tls_cert, place.tls_key)
+    return [Path(name) for name in named if name]
 
 
 def run_rival(config: RunConfig, directory: Path, *, cache: Path) -> None:

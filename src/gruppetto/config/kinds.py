@@ -13,8 +13,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gruppetto.errors import SettingError
 
-__all__ = ["Typed", "as_kind", "check_keys", "hints_of", "made", "parse_value", "plain"]
+__all__ = ["Typed", "as_kind", "check_keys", "hints_of", "made", "parse_value", "plain", "shown"]
 
+LARGEST = 2**63 - 1
+"""Of a whole number: files, wires and tensors hold no larger one."""
+SHOWN = 80
+"""Characters of a value that an error shows."""
 _GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
@@ -31,11 +35,11 @@ def parse_value(text: str) -> object:
     [0.001, 1500, True, 'text:book.txt', [1, 2]]
     """
     text = text.strip()
-    if _GROUPED.fullmatch(text):
-        return int(text.replace(",", ""))
     try:
+        if _GROUPED.fullmatch(text):
+            return int(text.replace(",", ""))
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # besides what is no TOML: too many digits, too many brackets
         return text
 
 
@@ -76,7 +80,7 @@ def as_kind(value: object, kind: Any, *, where: str) -> Any:
     if origin is Literal:
         if value in choices:
             return value
-        raise SettingError(f"is {value!r}", where=where, fix=f"use one of {', '.join(map(str, choices))}")
+        raise SettingError(f"is {shown(value)}", where=where, fix=f"use one of {', '.join(map(str, choices))}")
     if origin is tuple:
         return _as_tuple(value, choices, where)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -84,13 +88,13 @@ def as_kind(value: object, kind: Any, *, where: str) -> Any:
             return kind(value)
         except ValueError:
             names = ", ".join(str(member.value) for member in kind)
-            raise SettingError(f"is {value!r}", where=where, fix=f"use one of {names}") from None
+            raise SettingError(f"is {shown(value)}", where=where, fix=f"use one of {names}") from None
     return _as_plain(value, kind, where)
 
 
 def _as_tuple(value: object, choices: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise SettingError(f"is {value!r}", where=where, fix="use a list, for example []")
+        raise SettingError(f"is {shown(value)}", where=where, fix="use a list, for example []")
     if len(choices) == 2 and choices[1] is Ellipsis:
         return tuple(as_kind(item, choices[0], where=f"{where}[{i}]") for i, item in enumerate(value))
     if len(value) != len(choices):
@@ -101,14 +105,33 @@ def _as_tuple(value: object, choices: tuple[Any, ...], where: str) -> tuple[Any,
 
 def _as_plain(value: object, kind: type, where: str) -> object:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int and number and value == value // 1:  # type: ignore[operator]
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise SettingError(f"is {shown(value)}", where=where, fix="use a number below 2^63")
+    if isinstance(value, str) and "\0" in value:
+        raise SettingError(f"is {shown(value)}", where=where, fix="leave out the NUL character")
+    if kind is int and number and abs(value) <= LARGEST and value == value // 1:  # type: ignore[arg-type, operator]
         return int(value)
     if kind is float and number:
         return float(value)  # type: ignore[arg-type]
     if kind in (bool, str) and isinstance(value, kind):
         return value
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
-    raise SettingError(f"is {value!r}", where=where, fix=f"use {words[kind]}")
+    raise SettingError(f"is {shown(value)}", where=where, fix=f"use {words[kind]}")
+
+
+def shown(value: object) -> str:
+    """A value for an error of one line: short, however long it is.
+
+    >>> shown("abc"), shown(10**5000), len(shown("x" * 10_000))
+    ("'abc'", 'a number of 16610 bits', 80)
+    """
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # of a number too long to print, or brackets without end, inside of it
+        return f"a {type(value).__name__} too long to print"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def plain(kind: type, values: Mapping[str, object], *, table: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gruppetto.config.kinds import Typed, as_kind, check_keys, hints_of, made, plain
+from gruppetto.config.kinds import Typed, as_kind, check_keys, hints_of, made, plain, shown
 from gruppetto.config.presets import PRESETS
 from gruppetto.config.run import (
     CodecChoice,
@@ -140,14 +140,20 @@ def _model(table: Mapping[str, object]) -> ModelSetting:
 
 def _read(file: Path) -> Mapping[str, object]:
     try:
+        if file.exists() and not file.is_file():  # reading a pipe would wait for ever
+            raise SettingError("cannot be read (it is not a regular file)", where=str(file), fix="name a RUN.toml")
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise SettingError(f"is larger than {MAX_FILE_BYTES} bytes", where=str(file), fix="name a RUN.toml")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except SettingError:
+        raise
     except OSError as error:
         raise SettingError(f"cannot be read ({error.strerror})", where=str(file), fix="name a RUN.toml") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise SettingError("nests too many brackets", where=str(file), fix="write each setting plainly") from error
+    except ValueError as error:  # what is no TOML, no UTF-8, or a number of thousands of digits
         raise SettingError(f"is not TOML ({error})", where=str(file), fix="mend the line") from error
 
 
@@ -159,13 +165,13 @@ def _layer(content: Mapping[str, object], say: str) -> _Layer:
         if table == "learner":
             continue
         if not isinstance(entries, dict):
-            raise SettingError(f"is {entries!r}", where=f"{say}: {table}", fix=f"write a table [{table}]")
+            raise SettingError(f"is {shown(entries)}", where=f"{say}: {table}", fix=f"write a table [{table}]")
         check_keys(entries, TABLES[table], where=say, prefix=f"{table}.")
         values[table] = entries
     learners = content.get("learner")
     if learners is not None:
         if not isinstance(learners, list | tuple) or not all(isinstance(entry, dict) for entry in learners):
-            raise SettingError(f"is {learners!r}", where=f"{say}: learner", fix="write [[learner]] once for each")
+            raise SettingError(f"is {shown(learners)}", where=f"{say}: learner", fix="write [[learner]] once for each")
         for entry in learners:
             check_keys(entry, hints_of(LearnerEntry), where=say, prefix="learner.")
     return _Layer(values=values, learners=learners, say=say)

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -34,6 +33,9 @@ __all__ = [
     "RunConfig",
     "SyncerPlace",
 ]
+
+MAX_SLOWDOWN = 1e6
+"""A step of milliseconds takes an hour then; a sleep knows no longer times than years."""
 
 Mode = Literal["decoupled", "single", "data-parallel", "diloco"]
 
@@ -156,12 +158,18 @@ class LearnerEntry:
     slowdown: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 < len(self.name) <= 128 and all(c.isascii() and (c.isalnum() or c in "._-") for c in self.name)):
+        allowed = all(c.isascii() and (c.isalnum() or c in "._-") for c in self.name)
+        # Not . or .. or their like: a learner's name is a directory of the run.
+        if not (allowed and len(self.name) <= 128 and any(c.isalnum() for c in self.name)):
             raise SettingError(
-                f"is {self.name!r}", where="learner.name", fix="use 1 to 128 letters, digits or . _ -, none twice"
+                f"is {self.name!r}",
+                where="learner.name",
+                fix="use 1 to 128 letters, digits or . _ -, at least one letter or digit",
             )
-        if not (self.slowdown >= 1 and math.isfinite(self.slowdown)):
-            raise SettingError(f"is {self.slowdown}", where="learner.slowdown", fix="use 1 or more")
+        if not 1 <= self.slowdown <= MAX_SLOWDOWN:
+            raise SettingError(
+                f"is {self.slowdown}", where="learner.slowdown", fix=f"use 1 or more, up to {MAX_SLOWDOWN:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ is kept in the run directory::
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +25,14 @@ from gruppetto.errors import GruppettoError, RunFailed, UserError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
 from gruppetto.launch.children import Child, last_words, start, stop
 from gruppetto.numerics.kernels import warm
+from gruppetto.report.rundir import EVALUATION
 from gruppetto.runtime.clock import Clock
 from gruppetto.trace.log import Record, TraceWriter, read_trace
 from gruppetto.train.data import open_data
 
 __all__ = ["Sight", "run_local"]
+
+_log = logging.getLogger("gruppetto.launch")
 
 POLL_S = 0.25
 STATUS_EVERY_S = 0.5
@@ -36,6 +40,8 @@ FAREWELL_S = 30.0
 """How long learners may take to leave a finished run, and the books to be closed."""
 JUDGEMENT_S = 300.0
 """How long the last evaluation and the export may take."""
+MAX_JUDGES = 3
+"""A judge that dies is replaced; one that dies again and again has a reason to."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,11 +58,14 @@ class Sight:
     """(round, held-out loss of the global model)."""
 
 
-def run_local(config: RunConfig, directory: Path, *, cache: Path, clock: Clock, show: Callable[[Sight], None]) -> None:
+def run_local(config: RunConfig, directory: Path, *, cache: Path, clock: Clock, show: Callable[[Sight], None]) -> str:
     """Run ``config`` in ``directory``, which exists and is empty, until its last round is evaluated and exported.
 
-    ``show`` is called a few times a second. Raises :class:`UserError` for what cannot start, :class:`RunFailed` when
-    the syncer dies, no learner is left, or somebody stops the run. No process is left behind either way.
+    ``show`` is called a few times a second. What comes back is why the last weights could not be judged, and "" when
+    they were: the run itself has reached its end either way.
+
+    Raises :class:`UserError` for what cannot start, :class:`RunFailed` when the syncer dies, no learner is left, or
+    somebody stops the run. No process is left behind, whatever happens.
     """
     run = _LocalRun(config, directory, cache=cache, clock=clock, show=show)
     with _signals(run.stopping):
@@ -64,7 +73,7 @@ def run_local(config: RunConfig, directory: Path, *, cache: Path, clock: Clock, 
         try:
             run.start()
             run.ride()
-            run.finish()
+            return run.finish()
         finally:
             run.end()
 
@@ -84,8 +93,10 @@ class _LocalRun:
         self._asked_at = -STATUS_EVERY_S
         self._syncer: Child | None = None
         self._judge: Child | None = None
+        self._judges = 0
         self._learners: dict[str, Child] = {}
         self._judged_bytes = 0
+        self._disk_failed = False
 
     def prepare(self) -> None:
         """Here rather than in the children: mistakes surface before anything starts, and caches are filled once."""
@@ -115,30 +126,34 @@ class _LocalRun:
                 self.directory / "learners" / entry.name / "learner.log",
                 threads=threads,
             )
-        judge = ["-m", "gruppetto.launch.judge", str(self.directory), str(self.cache)]
-        self._judge = start("judge", judge, self.directory / "judge.log", threads=threads)
+        self._call_judge()
 
     def ride(self) -> None:
         """Until the last round is closed."""
         while self._phase != "finished":
             self._look("starting" if self._phase in ("", "seeding", "starting") else "training")
             self._check_syncer()
-            if not any(child.running for child in self._learners.values()):
-                raise self._failure("no learner is left", list(self._learners.values()))
+            self._check_judge()
+            if not self._riding:
+                # They leave a run that is finished, and we may have slept through its end.
+                self._ask()
+                if self._phase != "finished":
+                    raise self._failure("no learner is left", list(self._learners.values()))
 
-    def finish(self) -> None:
-        """Learners leave, the books are closed, the last weights are judged and exported."""
+    def finish(self) -> str:
+        """Learners leave, the books are closed, the last weights are judged and exported; why not, if they are not."""
         assert self._judge is not None
         since = self._clock.now()
         while self._clock.now() - since < FAREWELL_S and (self._open_tokens or self._riding):
             self._look("arriving")
             self._check_syncer()
-        while self._judge.running and self._clock.now() - since < JUDGEMENT_S:
+        while self._check_judge() and self._clock.now() - since < JUDGEMENT_S:
             self._look("judging the last weights")
             self._check_syncer()
         self._look("done")
-        if self._judge.state != "done":
-            raise self._failure(f"the last weights were not judged: the judge is {self._judge.state}", [self._judge])
+        if self._judge.state == "done":
+            return ""
+        return str(self._failed(f"the last weights were not judged: the judge is {self._judge.state}", self._judge))
 
     def end(self) -> None:
         """Stop what still runs, learners first, and put the evaluations into the trace."""
@@ -146,8 +161,12 @@ class _LocalRun:
         stop(others)
         if self._syncer is not None:
             stop([self._syncer])
-        self._write_processes()
-        self._merge_evaluations()
+            self._write_processes()
+        try:
+            self._merge_evaluations()
+        except (GruppettoError, OSError) as error:
+            # The report finds them where they are; what ended the run is what has to be heard.
+            _log.warning("the evaluations stay in %s (%s)", self.directory / EVALUATION, error)
 
     # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,7 +183,8 @@ class _LocalRun:
         if self._syncer is not None and now - self._asked_at >= STATUS_EVERY_S:
             self._asked_at = now
             self._ask()
-            self._read_losses()
+            with suppress(GruppettoError, OSError):  # they are for show
+                self._read_losses()
             self._write_processes()
         self._show(self._sight)
 
@@ -178,22 +198,28 @@ class _LocalRun:
             self._sight.status = fetch_status(endpoint.url, token=self._token)
 
     def _read_losses(self) -> None:
-        path = self.directory / "evaluation.jsonl"
+        path = self.directory / EVALUATION
         size = path.stat().st_size if path.exists() else 0
         if size > self._judged_bytes:
             self._judged_bytes = size
-            self._sight.losses = [(r.data["round"], r.data["loss"]) for r in _notes(path)]
+            # By round: a judge that was called anew begins with round 0 again.
+            self._sight.losses = sorted({r.data["round"]: r.data["loss"] for r in _notes(path)}.items())
 
     def _write_processes(self) -> None:
-        """processes.json, for ``gruppetto status RUNDIR``. Whole or not at all."""
+        """processes.json, for ``gruppetto status RUNDIR``. Whole or not at all: a run does not die of a full disk."""
         learners = {name: _described(child) for name, child in self._learners.items()}
         syncer = {"syncer": _described(self._syncer)} if self._syncer else {}
         self._sight.processes = {**syncer, **learners}
         content = json.dumps({"stage": self._sight.stage, **syncer, "learners": learners}, indent=2) + "\n"
         path = self.directory / "processes.json"
         new = path.with_name(".processes.json.new")
-        new.write_text(content, encoding="utf-8")
-        new.replace(path)
+        try:
+            new.write_text(content, encoding="utf-8")
+            new.replace(path)
+        except OSError as error:
+            if not self._disk_failed:
+                _log.warning("%s cannot be written (%s)", path, error.strerror)
+            self._disk_failed = True
 
     @property
     def _phase(self) -> str:
@@ -222,23 +248,43 @@ class _LocalRun:
         if not self._syncer.running:
             raise self._failure(f"the syncer is {self._syncer.state}", [self._syncer])
 
+    def _call_judge(self) -> None:
+        judge = ["-m", "gruppetto.launch.judge", str(self.directory), str(self.cache)]
+        log = self.directory / "judge.log"
+        self._judge = start("judge", judge, log, threads=self.config.train.threads)
+        self._judges += 1
+
+    def _check_judge(self) -> bool:
+        """Whether a judge is at work. One that has died is replaced, up to a bound."""
+        assert self._judge is not None
+        if self._judge.state not in ("running", "done") and self._judges < MAX_JUDGES:
+            _log.warning("the judge is %s: another one is called", self._judge.state)
+            stop([self._judge])
+            self._call_judge()
+            return True
+        return self._judge.running
+
     def _failure(self, what: str, guilty: Sequence[Child]) -> GruppettoError:
         """The error of children that ended: their own last line, as a mistake to mend if they call it one."""
         first = next((child for child in guilty if child.process.returncode == UserError.exit_code), guilty[0])
-        said = last_words(first).removeprefix("gruppetto: ")
         if first.process.returncode == UserError.exit_code:
-            return UserError(said)
-        return RunFailed(f"{self.directory}: {what} at round {self._round}: {said} (see {first.log})")
+            return UserError(last_words(first).removeprefix("gruppetto: "))
+        return self._failed(what, first)
+
+    def _failed(self, what: str, child: Child) -> RunFailed:
+        said = last_words(child).removeprefix("gruppetto: ")
+        return RunFailed(f"{self.directory}: {what} at round {self._round}: {said} (see {child.log})")
 
     def _merge_evaluations(self) -> None:
         """The trace alone tells the whole run, once nobody else writes to it."""
-        path = self.directory / "evaluation.jsonl"
+        path = self.directory / EVALUATION
         if not path.exists() or not self._trace.exists():
             return
         with TraceWriter(self._trace, {"notes": "evaluation"}) as trace:
-            for record in _notes(path):
+            for record in list(_notes(path)):
                 trace.note(record.t, record.who, record.name, **record.data)
-        path.unlink()
+        if not trace.broken:
+            path.unlink()
 
 
 def _notes(path: Path) -> Iterator[Record]:

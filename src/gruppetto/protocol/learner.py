@@ -194,8 +194,8 @@ class LearnerCore:
             # A new life has a new account: totals start at zero, and its data starts at the durable cursor.
             self.steps, self.tokens = 0, 0
             self.slot, self.cursor = welcome.slot, welcome.cursor
-            # What the model holds of the life before belongs to a closed account, and its batches may be somebody else's
-            # by now: at the next boundary every base is applied again, or what is newer.
+            # What the model holds of the life before belongs to a closed account, and its batches may be somebody
+            # else's by now: at the next boundary every base is applied again, or what is newer.
             self._marks.clear()
             self._sent.clear()
             for p, fragment in enumerate(self.fragments):

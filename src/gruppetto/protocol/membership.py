@@ -122,7 +122,7 @@ class Membership:
         slot = old.slot if old is not None and old.phase is not MemberPhase.LEFT else self._free_slot(old)
         if slot is None:
             return None
-        # Above what it says of itself too: a life whose admission was lost with the syncer must not be taken for this one.
+        # Above what it says of itself, too: a life whose admission was lost with the syncer is not taken for this one.
         member = Member(
             learner=hello.learner,
             session=hello.session,

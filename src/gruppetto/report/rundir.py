@@ -60,7 +60,7 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     _write(directory / "report.json", json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     whole = page(
         run.summary,
-        title=directory.resolve().name,
+        title=_name_of(directory),
         story=text,
         pictures=pictures,
         run_toml=_text_of(directory / "run.toml"),
@@ -70,8 +70,13 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     return Report(figures=run.summary, text=text)
 
 
+def _name_of(directory: Path) -> str:
+    """Its last part, fit for a page and a picture even if it is no UTF-8."""
+    return directory.resolve().name.encode("utf-8", "replace").decode()
+
+
 def _label(mode: str, directory: Path) -> str:
-    name = directory.resolve().name
+    name = _name_of(directory)
     return mode if name == mode else f"{mode} ({name})"
 
 
@@ -145,5 +150,5 @@ def _text_of(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     """Whole or not at all: somebody may be reading the old one."""
     new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
+    new.write_text(text, encoding="utf-8", errors="replace")
     new.replace(path)

@@ -24,7 +24,8 @@ def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] =
         lines += _about_bytes(report["bytes"])
         lines += _about_trouble(report)
     lines += notices
-    lines.append(f"Look at {directory / 'report.html'}; the trained model is in {directory / 'model'}.")
+    model = f"; the trained model is in {directory / 'model'}" if (directory / "model").exists() else ""
+    lines.append(f"Look at {directory / 'report.html'}{model}.")
     return "\n".join(lines)
 
 
@@ -59,7 +60,8 @@ def _about_pace(learners: Mapping[str, Any]) -> list[str]:
     if ratio < 1.2:
         return []
     return [
-        f"{slow} was {ratio:.1f} times slower than {fast} and held nobody up; its work was merged in {merged} rounds."
+        f"A step of {slow} took {ratio:.1f} times as long as one of {fast}. Nobody waited for it; its work was merged "
+        f"in {merged} rounds."
     ]
 
 

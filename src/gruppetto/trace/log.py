@@ -32,7 +32,7 @@ from gruppetto.protocol.actions import LearnerAction, SyncerAction
 from gruppetto.protocol.events import LearnerEvent, SyncerEvent
 from gruppetto.trace.schema import TRACE_VERSION, data_of, encode_line
 
-__all__ = ["Header", "Kind", "Record", "TraceWriter", "read_trace"]
+__all__ = ["Header", "Kind", "Record", "TraceWriter", "is_trace", "read_trace"]
 
 _log = logging.getLogger("gruppetto.trace")
 
@@ -40,6 +40,8 @@ FLUSH_EVERY_S = 1.0
 """Trace time that may pass before a record is on its way to the disk."""
 MAX_LINE_BYTES = 64 * 2**20
 """A longer line is no record of ours; reading it would only fill the memory."""
+HEAD = b'{"trace":'
+"""How every header begins, and so every trace."""
 
 Kind = Literal["in", "out", "note"]
 
@@ -69,8 +71,9 @@ class TraceWriter:
 
     The header line comes first. A trace that exists already is continued: a half-written last line is cut off, and
     the header says that a new life begins. Records may come from one thread only. Raises :class:`StateError` when the
-    file cannot be opened. When it cannot be written later on, recording ends, is logged once and noted in ``broken``:
-    a run does not die of its diary, and a diary with a gap would be worse than one that stops.
+    file cannot be opened, or holds anything else than a trace: that stays as it is. When it cannot be written later
+    on, recording ends, is logged once and noted in ``broken``: a run does not die of its diary, and a diary with a gap
+    would be worse than one that stops.
     """
 
     def __init__(self, path: Path | None, header: Mapping[str, object]) -> None:
@@ -82,10 +85,13 @@ class TraceWriter:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                _refuse_stranger(path)
                 _cut_torn_line(path)
                 self._file = path.open("ab", buffering=1 << 16)
             except OSError as error:
-                raise StateError(f"the trace cannot be written ({error.strerror})", where=str(path)) from error
+                raise StateError(
+                    f"the trace cannot be written ({error.strerror or error})", where=str(path), fix="name another file"
+                ) from error
         self.header(header)
 
     def header(self, header: Mapping[str, object]) -> None:
@@ -197,11 +203,11 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def _parse(line: bytes, number: int, where: str) -> Header | Record:
-    if line.startswith(b'{"trace":'):
+    if line.startswith(HEAD):
         return _parse_header(line, number, where)
     try:
         parsed = _DECODER.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"is not a trace record ({error})", where=where) from error
     kinds: tuple[tuple[Kind, str | None], ...] = (("in", parsed.come), ("out", parsed.out), ("note", parsed.note))
     named = [(kind, name) for kind, name in kinds if name is not None]
@@ -214,7 +220,7 @@ def _parse(line: bytes, number: int, where: str) -> Header | Record:
 def _parse_header(line: bytes, number: int, where: str) -> Header:
     try:
         data = msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"is not a trace header ({error})", where=where) from error
     version = data.pop("trace", None)
     if version != TRACE_VERSION:
@@ -224,6 +230,24 @@ def _parse_header(line: bytes, number: int, where: str) -> Header:
             fix="use the gruppetto that wrote it",
         )
     return Header(line=number, data=data)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a trace lies at ``path``, by how it begins. One that was torn within its first words counts.
+
+    >>> is_trace(Path("no-such-file"))
+    False
+    """
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begins = file.read(len(HEAD))
+    return begins != b"" and HEAD.startswith(begins)
+
+
+def _refuse_stranger(path: Path) -> None:
+    if path.is_file() and path.stat().st_size and not is_trace(path):
+        raise StateError("is not a trace, and is left as it is", where=str(path), fix="name another file")
 
 
 def _cut_torn_line(path: Path) -> None:

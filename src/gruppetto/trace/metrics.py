@@ -10,15 +10,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gruppetto.errors import DataError
 from gruppetto.protocol.round import Phase
 from gruppetto.trace.log import Header, Record, read_trace
 from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures, joined
 from gruppetto.trace.replay import SYNCER, Replayer
+from gruppetto.trace.schema import value_of
 
 __all__ = ["measure"]
 
 FATES = ("consumed", "merged", "discarded", "lost", "open")
+MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError)
+"""What reading a record raises that does not say what its kind says."""
 
 
 def measure(path: Path, notes: Iterable[Path] = ()) -> Measures:
@@ -61,6 +66,8 @@ class _Collector:
     def take(self, line: Header | Record) -> None:
         self.replayer.take(line)
         if isinstance(line, Header):
+            if not all(isinstance(line.data.get(key, 0), int | float) for key in ("started_at", "numel")):
+                raise DataError("the header's figures are no numbers", where=f"{self._where}:{line.line}")
             self._begin_life(line)
             return
         if line.kind == "note":
@@ -73,8 +80,8 @@ class _Collector:
         handler = _HANDLERS.get((line.kind, line.name))
         if handler is not None and line.who == SYNCER:
             try:
-                handler(self, line.data)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+                handler(self, _checked(line))
+            except MALFORMED as error:
                 raise DataError(f"is no {line.name} ({error!r})", where=f"{self._where}:{line.line}") from error
 
     def result(self) -> Measures:
@@ -109,8 +116,10 @@ class _Collector:
                     evaluated = Evaluated(
                         round=int(data["round"]), loss=float(data["loss"]), perplexity=float(data["perplexity"])
                     )
-                    self.found.evaluations.append(evaluated)
-        except (KeyError, TypeError, ValueError) as error:
+                    # A judge that was restarted says again what it said before.
+                    if evaluated not in self.found.evaluations:
+                        self.found.evaluations.append(evaluated)
+        except MALFORMED as error:
             raise DataError(f"is no note of {record.name} ({error!r})", where=f"line {record.line}") from error
 
     # ── what the lines say ───────────────────────────────────────────────────────────────────────────────────────
@@ -231,6 +240,15 @@ class _Collector:
 
     def _learner(self, name: str) -> LearnerMeasures:
         return self.found.learners.setdefault(name, LearnerMeasures())
+
+
+def _checked(line: Record) -> Mapping[str, Any]:
+    """What an action says, with every value of its kind. Events were checked when they were replayed; what is sent is
+    looked at by its name only."""
+    if line.kind == "in" or line.name == "Send":
+        return line.data
+    checked: Mapping[str, Any] = msgspec.to_builtins(value_of(line.name, line.data))
+    return checked
 
 
 _HANDLERS = {

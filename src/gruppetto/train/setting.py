@@ -13,11 +13,21 @@ from gruppetto.errors import SettingError
 __all__ = ["PRESETS", "DataSetting", "InnerSetting", "ModelSetting", "TrainSetting", "preset"]
 
 MAX_SEED = 2**63 - 1
+MAX_COUNT = 2**31 - 1
+"""Of rounds, windows and slots."""
+MAX_SIZES = {"dim": 2**17, "layers": 2**12, "heads": 2**12, "ffn_dim": 2**20, "context": 2**24}
+"""Beyond the largest models that anybody trains; past them a setting is a slip of the pen."""
+MAX_PARAMETERS = 10**13
+MAX_TOKENS_PER_STEP = 2**31 - 1
+"""Of one learner."""
+MAX_THREADS = 1024
 
 
-def _at_least(least: int, value: int, where: str) -> None:
+def _within(least: int, value: int, most: int, where: str) -> None:
     if value < least:
         raise SettingError(f"is {value}", where=where, fix=f"use {least} or more")
+    if value > most:
+        raise SettingError(f"is {value}", where=where, fix=f"use at most {most}")
 
 
 def _seed(value: int, where: str) -> None:
@@ -56,9 +66,15 @@ class ModelSetting:
             raise SettingError(
                 f"{self.architecture!r} is unknown", where="model.architecture", fix="use llama or hf:NAME"
             )
-        for name in ("dim", "layers", "heads", "ffn_dim"):
-            _at_least(1, getattr(self, name), f"model.{name}")
-        _at_least(2, self.context, "model.context")
+        for name, most in MAX_SIZES.items():
+            _within(2 if name == "context" else 1, getattr(self, name), most, f"model.{name}")
+        parameters = self.layers * self.dim * (2 * self.dim + 3 * self.ffn_dim)
+        if parameters > MAX_PARAMETERS:
+            raise SettingError(
+                f"these sizes make {parameters:.1e} parameters",
+                where="model.dim",
+                fix=f"use at most {MAX_PARAMETERS:.0e}",
+            )
         _seed(self.seed, "model.seed")
         if self.dim % (2 * self.heads):
             raise SettingError(
@@ -128,7 +144,7 @@ class DataSetting:
                 fix="use python-stdlib, text:PATH or hf:NAME[:CONFIG]",
             )
         bpe_size(self.tokenizer)
-        _at_least(1, self.slots, "data.slots")
+        _within(1, self.slots, MAX_COUNT, "data.slots")
 
 
 def bpe_size(tokenizer: str) -> int | None:
@@ -168,7 +184,7 @@ class InnerSetting:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least(0, self.warmup_rounds, "inner.warmup_rounds")
+        _within(0, self.warmup_rounds, MAX_COUNT, "inner.warmup_rounds")
         for name in ("learning_rate", "eps", "clip_norm"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise SettingError(f"is {getattr(self, name)}", where=f"inner.{name}", fix="use a number above 0")
@@ -201,8 +217,15 @@ class TrainSetting:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "eval_every_rounds", "eval_windows", "log_every_rounds", "threads"):
-            _at_least(1, getattr(self, name), f"train.{name}")
+        for name in ("batch_size", "eval_every_rounds", "eval_windows", "log_every_rounds"):
+            _within(1, getattr(self, name), MAX_COUNT, f"train.{name}")
+        _within(1, self.threads, MAX_THREADS, "train.threads")
+        if self.tokens_per_step > MAX_TOKENS_PER_STEP:
+            raise SettingError(
+                f"{self.batch_size} windows of {self.context} tokens do not fit into a step",
+                where="train.batch_size",
+                fix=f"use at most {MAX_TOKENS_PER_STEP // self.context}",
+            )
         _seed(self.seed, "train.seed")
 
     @property
