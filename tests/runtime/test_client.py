@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from gruppetto.protocol.events import Boundary, LearnerEvent, StepDone, StepStar
 from gruppetto.protocol.messages import Announcement, Answer, ApplyMode, Ask, Begin, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.backlog import Offer
+from gruppetto.runtime.backlog import Offer, SeedPart
 from gruppetto.runtime.client import TRIES, LearnerClient
 from gruppetto.runtime.leases import Lease, LeasePool
 from gruppetto.runtime.wire import (
@@ -50,6 +52,8 @@ class ScriptedSyncer:
     def __init__(self) -> None:
         self.fragment: Callable[[int], web.Response] = lambda n: self.good_fragment()
         self.contribution: Callable[[int], web.Response] = lambda n: web.Response(body=b"")
+        self.seed: Callable[[int], web.Response] = lambda n: web.Response(body=b"")
+        self.seeds: list[list[float]] = []
         self.first: Callable[[int], Frame] = lambda n: self.welcome()
         self.value = np.float32([1, 2, 3, 4])
         self.version = 0
@@ -68,6 +72,7 @@ class ScriptedSyncer:
         app.router.add_get("/v1/control", self._control)
         app.router.add_get("/v1/fragment/{p}", self._fragment)
         app.router.add_put("/v1/contribution/{t}/{p}", self._contribution)
+        app.router.add_put("/v1/seed/{p}", self._seed)
         runner = web.AppRunner(app, shutdown_timeout=0.0)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -84,8 +89,8 @@ class ScriptedSyncer:
         """To whoever is connected."""
         asyncio.run_coroutine_threadsafe(self._sockets[-1].send_bytes(encode_frame(frame)), self._loop).result()
 
-    def hang_up(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._sockets[-1].close(code=1001), self._loop).result()
+    def hang_up(self, code: int = 1001, reason: bytes = b"") -> None:
+        asyncio.run_coroutine_threadsafe(self._sockets[-1].close(code=code, message=reason), self._loop).result()
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse()
@@ -112,6 +117,10 @@ class ScriptedSyncer:
             values = CODECS[request.headers[CODEC_HEADER]].decode(body, 4).tolist()
             self.answers.append((decode_answer(request.headers["Gruppetto-Answer"]), values))
         return reply
+
+    async def _seed(self, request: web.Request) -> web.StreamResponse:
+        self.seeds.append(np.frombuffer(await request.read(), np.float32).tolist())
+        return self.seed(len(self.seeds) - 1)
 
     def good_fragment(self, **change: str) -> web.Response:
         body = self.value.tobytes()
@@ -204,6 +213,16 @@ class FourNumbers:
         with self.client.news:
             self.feed(Boundary())
         self.wait(lambda: self.core.ready)
+
+    def give_seed(self) -> None:
+        """As the training thread does when it is asked for the initial weights."""
+        self.wait(lambda: self.client.seed_wanted)
+        with self.client.news:
+            self.client.seed_wanted = False
+            theta = self.pool.lend(4)
+            theta.values[:] = self.theta
+            self.client.backlog.seed(SeedPart(fragment=P0, theta=theta))
+            self.client.perform(())
 
     def train(self) -> None:
         with self.client.news:
@@ -332,8 +351,6 @@ def test_a_lost_link_is_dialled_again_and_what_was_missed_is_pulled(
 
 
 def test_begin_may_come_later(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
-    from dataclasses import replace
-
     syncer.first = lambda n: replace(syncer.welcome(), welcome=replace(syncer.welcome().welcome, begun=False))
     learner.client.start()
     learner.wait(lambda: learner.came is not None)
@@ -353,6 +370,69 @@ def test_a_refusal_is_final(syncer: ScriptedSyncer, learner: FourNumbers) -> Non
     assert learner.client.failure.reason == "full"
     learner.client._thread.join()
     assert syncer.hellos == 1
+
+
+def asking_for_seed(syncer: ScriptedSyncer, seed: bool = True) -> WelcomeFrame:
+    frame = syncer.welcome()
+    return replace(frame, welcome=replace(frame.welcome, versions=(), seed=seed, begun=False))
+
+
+def test_a_second_welcome_makes_a_seeder_of_who_is_connected(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    """The learner that was to give the first weights has gone; the next is asked, on the connection it has."""
+    syncer.first = lambda n: asking_for_seed(syncer, seed=False)
+    learner.theta[:] = [5, 6, 7, 8]
+    learner.client.start()
+    learner.wait(lambda: learner.core.linked)
+    assert not learner.client.seed_wanted
+    syncer.say(asking_for_seed(syncer))
+    learner.give_seed()
+    learner.wait(lambda: learner.client.backlog.uploads == 0)
+    assert syncer.seeds == [[5, 6, 7, 8]]
+    syncer.say(Announcement(epoch=Epoch(1), round=Round(0), versions=((P0, Version(0)),)))
+    learner.wait(lambda: learner.came is not None)
+    assert (syncer.hellos, learner.client.reconnects) == (1, 0)
+
+
+@pytest.mark.parametrize("failures", [TRIES - 1, TRIES])
+def test_a_seed_that_is_never_taken_is_a_failure_to_report(
+    syncer: ScriptedSyncer, learner: FourNumbers, failures: int
+) -> None:
+    syncer.first = lambda n: asking_for_seed(syncer)
+    syncer.seed = lambda n: web.Response(status=400, text="hold NaN") if n < failures else web.Response()
+    learner.client.start()
+    learner.give_seed()
+    learner.wait(lambda: learner.client.backlog.uploads == 0)
+    if failures < TRIES:
+        assert len(syncer.seeds) == TRIES
+        assert learner.client.failure is None
+    else:
+        learner.client._thread.join(30.0)
+        assert (len(syncer.seeds), syncer.hellos) == (TRIES, 1)
+        assert isinstance(learner.client.failure, ProtocolError)
+        assert "initial weights: PUT" in str(learner.client.failure) and "hold NaN" in str(learner.client.failure)
+
+
+def test_what_the_syncer_does_not_accept_is_a_failure_to_report(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    """Said again on another connection it would be refused again: for ever, and nobody would know."""
+    learner.client.start()
+    learner.become_ready()
+    syncer.hang_up(1002, b"ProgressFrame.progress.tokens is -100, out of range")
+    learner.client._thread.join(30.0)
+    assert isinstance(learner.client.failure, ProtocolError)
+    assert "tokens is -100, out of range" in str(learner.client.failure)
+    assert (syncer.hellos, learner.core.linked) == (1, False)
+
+
+def test_connections_that_do_not_last_are_complained_of_once(
+    syncer: ScriptedSyncer, learner: FourNumbers, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.client.start()
+    learner.become_ready()
+    with caplog.at_level(logging.WARNING, "gruppetto.learner"):
+        for lost in (1, 2, 3):
+            syncer.hang_up()
+            learner.wait(lambda: learner.client.reconnects == lost and learner.core.linked)  # noqa: B023
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from gruppetto.errors import AddressError
+from gruppetto.errors import AddressError, StateError
 from gruppetto.numerics import Layout, TensorSpec
 from gruppetto.protocol import ProtocolSetting
 from gruppetto.protocol.messages import (
@@ -273,9 +273,133 @@ def test_a_stalled_body_is_dropped(tmp_path):
                 b"PUT /v1/seed/0 HTTP/1.1\r\nHost: x\r\nGruppetto-Learner: a\r\nGruppetto-Incarnation: 1\r\n"
                 b"Gruppetto-Checksum: 00000000\r\nContent-Length: 28\r\n\r\nxyz"
             )
-            assert b"no byte came for 0.05 s" in await reader.read(1000)
+            assert b"only 3 bytes came in 0.05 s" in await reader.read(1000)
             writer.close()
             await peer.socket.close()
+
+    run(test())
+
+
+async def begin_upload(peer, body, **change):
+    """The head of a contribution to round 1 on a raw connection, and the beginning of its body."""
+    given = {
+        "learner": "a", "incarnation": 1, "epoch": 1, "round": 1, "fragment": 0, "base_version": 0,
+        "steps": 1, "tokens": 10, "total_tokens": 10, "cursor": 1, "layout_hash": LAYOUT.layout_hash,
+    }  # fmt: skip
+    answer = Answer(**{**given, **change})
+    head = (
+        f"PUT /v1/contribution/{answer.round}/0 HTTP/1.1\r\nHost: x\r\nGruppetto-Codec: fp32\r\n"
+        f"Gruppetto-Checksum: 00000000\r\nGruppetto-Answer: {encode_answer(answer)}\r\nContent-Length: 28\r\n\r\n"
+    )
+    return await open_and_send(peer, head.encode() + body)
+
+
+async def open_and_send(peer, data):
+    host, port = peer.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+async def two_at_round_one(peer):
+    """Learners a and b in one run, both asked for round 1."""
+    a = await peer.join()
+    b = await Peer(peer.http, peer.url, "b").dial()
+    await b.progress(0, 0, (Applied(fragment=0, version=0, at_tokens=0),))
+    for learner in (a, b):
+        await learner.progress(1, 1)
+    for learner in (a, b):
+        await learner.until(Ask)
+    return a, b
+
+
+def test_an_upload_that_nobody_wants_is_answered_before_its_body_comes(tmp_path):
+    async def test():
+        async with syncer(tmp_path, max_bodies=1) as peer:
+            await peer.join()
+            await peer.progress(1, 1)
+            await peer.until(Ask)
+            for change in ({"learner": "nobody"}, {"round": 7}, {"epoch": 3}, {"incarnation": 2}):
+                reader, writer = await begin_upload(peer, b"x", **change)
+                assert b"200 OK" in await reader.readuntil(b"dropped")
+                writer.close()
+            assert (await peer.contribute())[1].endswith("taken")
+
+    run(test())
+
+
+def test_an_upload_is_given_up_when_its_round_is_over(tmp_path):
+    async def test():
+        async with syncer(tmp_path, protocol={"num_learners": 2, "min_quorum": 1}) as peer:
+            a, b = await two_at_round_one(peer)
+            reader, slow = await begin_upload(peer, b"x")
+            assert (await b.contribute(cursor=1))[1].endswith("taken")
+            # The fleet moves on without a.
+            await b.progress(2, 2)
+            assert b"200 OK" in await reader.readuntil(b"dropped")
+            assert (await a.until(Rejection)).reason == "late"
+            slow.close()
+            await asyncio.gather(a.socket.close(), b.socket.close())
+
+    run(test())
+
+
+def test_one_learner_cannot_take_the_buffers_of_all(tmp_path):
+    async def test():
+        async with syncer(tmp_path, max_bodies=3, protocol={"num_learners": 2, "min_quorum": 1}) as peer:
+            a, b = await two_at_round_one(peer)
+            many = [await begin_upload(peer, b"x") for _ in range(5)]
+            assert (await b.contribute())[1].endswith("taken")
+            for _, writer in many:
+                writer.close()
+            await asyncio.gather(a.socket.close(), b.socket.close())
+
+    run(test())
+
+
+def test_an_upload_that_drips_is_dropped_though_bytes_come(tmp_path):
+    async def test():
+        async with syncer(tmp_path, protocol={"liveness_s": 0.1}) as peer:
+            await peer.dial()
+            reader, writer = await open_and_send(
+                peer,
+                b"PUT /v1/seed/0 HTTP/1.1\r\nHost: x\r\nGruppetto-Learner: a\r\nGruppetto-Incarnation: 1\r\n"
+                b"Gruppetto-Checksum: 00000000\r\nContent-Length: 28\r\n\r\n",
+            )
+            reply = asyncio.create_task(reader.read(1000))
+            dripped = 0
+            while not reply.done() and dripped < 27:
+                writer.write(b"x")
+                dripped += 1
+                await asyncio.wait({reply}, timeout=0.02)
+            assert b"bytes came in 0.1 s" in await reply and dripped < 27
+            writer.close()
+            await peer.socket.close()
+
+    run(test())
+
+
+def test_requests_that_are_not_http_do_not_fill_the_log(tmp_path, caplog):
+    async def test():
+        async with syncer(tmp_path) as peer:
+            for _ in range(30):
+                reply = await raw(peer.url, b"GET /healthz HTTP/1.1\r\nContent-Length: -5\r\n\r\n", hang_up=False)
+                assert b" 400 " in reply
+
+    run(test())
+    said = [record for record in caplog.records if "cannot be served" in record.getMessage()]
+    assert len(said) == 2
+    assert "Traceback" not in caplog.text and len(caplog.text) < 2000
+
+
+@pytest.mark.parametrize("name", ["endpoint.json", "endpoint.json.tmp"])
+def test_an_endpoint_that_cannot_be_written_is_said(tmp_path, name):
+    async def test():
+        (tmp_path / "syncer" / name).mkdir(parents=True)
+        with pytest.raises(StateError, match=r"endpoint.json: cannot be written"):
+            async with syncer(tmp_path):
+                pass
 
     run(test())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from gruppetto.protocol.events import Boundary
 from gruppetto.protocol.messages import Answer, Progress, Refusal, RefusalReason, Rejection, RejectionReason
 from gruppetto.protocol.units import Fragment, LearnerId, Version
 from gruppetto.runtime.wire import CloseCode, HelloFrame, ProgressFrame
+from gruppetto.runtime.worker import ThreadWorker
 from gruppetto.trace.log import read_trace
 from gruppetto.trace.replay import replay
 
@@ -357,3 +359,82 @@ def test_metrics_are_shown_and_kept_and_their_names_can_do_no_harm(world, tensor
     w.service.close()
     notes = [r for r in read_trace(w.path / "trace.jsonl") if getattr(r, "name", "") == "metrics"]
     assert (notes[-1].who, notes[-1].data) == ("a", {"steps": 0, "loss": "nan", "acc": 0.5})
+
+
+def test_a_contribution_that_is_not_wanted_needs_no_buffer_and_no_body(waiting):
+    w, a, _ = waiting
+    for change, reason in (
+        ({"learner": LearnerId("stranger")}, "unknown-learner"),
+        ({"incarnation": 9}, "stale-incarnation"),
+        ({"epoch": 7}, "stale-epoch"),
+        ({"round": 0}, "late"),
+        ({"round": 5}, "not-asked"),
+        ({"layout_hash": "x"}, "layout"),
+    ):
+        unwanted = answer(a, **change)
+        assert not w.service.wants(unwanted)
+        assert w.service.turn_away(unwanted) == "dropped"
+        assert w.service.status()["rejected"][reason] == 1
+    assert w.service.wants(answer(a))
+    assert a.link.contribute(answer(a), "fp32", np.ones(4, np.float32).view(np.uint8)) == "taken"
+    assert not w.service.wants(answer(a))
+
+
+@pytest.mark.parametrize("why", ["too many fragments", "a mistake of ours"])
+def test_a_model_that_no_run_can_be_made_of_is_refused_for_good(world, tensors, monkeypatch, why):
+    def fail(*_):
+        raise ZeroDivisionError("a mistake of ours")
+
+    w = world(tensors(4, 4), num_fragments=2, sync_period=1, overlap_steps=0)
+    if why == "too many fragments":
+        monkeypatch.setattr("gruppetto.numerics.fragments.MAX_FRAGMENTS", 1)
+    else:
+        monkeypatch.setattr("gruppetto.runtime.engine.merge_rules", fail)
+    w.join(a := w.learner("a", np.zeros(8), idle))
+    assert isinstance(a.frames[-1], Refusal)
+    assert ("num_fragments is 2" if why == "too many fragments" else why) in a.frames[-1].text
+    assert a.control.closed.code == CloseCode.REFUSED
+    assert w.service.engine is None
+
+
+def test_a_known_layout_is_compared_by_its_hash_alone(world, tensors, monkeypatch):
+    w = world(tensors(4), num_learners=2, num_fragments=1, sync_period=1, overlap_steps=0)
+    w.join(w.learner("a", np.zeros(4), idle))
+    monkeypatch.setattr(HelloFrame, "to_layout", None)
+    w.join(b := w.learner("b", np.zeros(4), idle), c := w.learner("c", np.zeros(5), idle, layout=tensors(5)))
+    assert b.core.refusal is None and c.core.refusal.reason is RefusalReason.LAYOUT
+
+
+def test_refusals_do_not_fill_the_log(world, tensors, caplog):
+    w = world(tensors(4), num_fragments=1, sync_period=1, overlap_steps=0)
+    w.join(w.learner("a", np.zeros(4), idle))
+    stray = w.learner("b", np.zeros(5), idle, layout=tensors(5))
+    with caplog.at_level("INFO", "gruppetto.syncer"):
+        for _ in range(99):
+            stray.connect()
+    said = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert len(said) == 2 and said[1].endswith("(10 times by now)")
+
+
+def test_nothing_is_decided_after_the_end(waiting):
+    w, a, b = waiting
+    links, bodies = (a.link, b.link), np.ones(4, np.float32).view(np.uint8)
+    answers = answer(a), answer(b)
+    w.service.close()
+    before = w.service.engine.core.ledger.totals.merged
+    for link, late in zip(links, answers, strict=True):
+        assert link.contribute(late, "fp32", bodies) == "dropped"
+    assert w.service.engine.core.round == 0 and w.service.engine.core.ledger.totals.merged == before
+
+
+def test_a_closed_worker_reports_to_nobody():
+    async def test():
+        worker, results = ThreadWorker("test", asyncio.get_running_loop()), []
+        worker.submit(lambda: 1, results.append, results.append)
+        worker.submit(lambda: 1 // 0, results.append, results.append)
+        worker.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert results == []
+
+    asyncio.run(test())

@@ -279,3 +279,55 @@ def test_a_newer_format_is_not_guessed_at(seeded, monkeypatch):
     monkeypatch.setattr("gruppetto.runtime.store.STORE_VERSION", 2)
     with pytest.raises(StateError, match="format 1, this version of Gruppetto reads format 2"):
         open_store(seeded)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "draft.tmp", "fragments/notes.txt", "fragments/p.safetensors.txt"])
+def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(StateError, match=f"is not a state directory: it holds '{name}'"):
+        open_store(tmp_path / "mine")
+    assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [mine]
+    assert mine.read_text() == "mine"
+
+
+def test_what_others_put_beside_the_state_is_never_swept_away(seeded):
+    foreign = [seeded / name for name in ("draft.tmp", "run.toml", "fragments/notes.txt", "fragments/old.safetensors")]
+    for path in foreign:
+        path.write_text("mine")
+    stale = [seeded / name for name in ("state.msgpack.tmp", "fragments/p00001.v7.safetensors.tmp")]
+    for path in stale:
+        path.write_text("half")
+    with open_store(seeded) as store:
+        store.claim_epoch()
+        commit(store, 2, (1, 2), (1,))
+    assert all(path.read_text() == "mine" for path in foreign)
+    assert not any(path.exists() for path in stale)
+
+
+def test_a_new_directory_may_hold_a_trace_and_the_marks_of_a_first_life(tmp_path):
+    (tmp_path / "fragments").mkdir()
+    for name in ("lock", "trace.jsonl", "syncer.log", "state.msgpack.tmp"):
+        (tmp_path / name).write_text("")
+    with open_store(tmp_path) as store:
+        assert store.claim_epoch() == 1
+
+
+def test_a_state_that_cannot_be_written_is_said_at_the_start(seeded, monkeypatch):
+    with open_store(seeded) as store:
+        (seeded / "state.msgpack.tmp").mkdir()
+        with pytest.raises(StateError, match=r"state.msgpack: cannot be written \(Is a directory\)"):
+            store.claim_epoch()
+        (seeded / "state.msgpack.tmp").rmdir()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            with pytest.raises(StateError, match=r"No space left on device.*make room"):
+                store.claim_epoch()
+        assert store.epoch == 1
+
+
+def test_a_layout_file_nested_without_end_is_damage(seeded):
+    (seeded / "layout.json").write_text("[" * 100_000)
+    with open_store(seeded) as store, pytest.raises(StateError, match=r"layout.json: is damaged: .* too deeply"):
+        store.layout()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import typing
 from dataclasses import fields
 from enum import Enum
@@ -27,7 +28,7 @@ from gruppetto.runtime.wire import (
     encode_frame,
 )
 
-NAMES = st.text("abcXYZ019._-", min_size=1, max_size=20)
+NAMES = st.text("abcXYZ019._-", min_size=1, max_size=20).filter(lambda name: name.strip("._-"))
 ALL = frozenset(kind.__name__ for kind in Frame.__args__)
 
 
@@ -182,3 +183,32 @@ def test_a_learner_cuts_its_model_as_the_syncer_did_or_says_so():
     assert frame.to_fragmentation(LAYOUT) == parts
     with pytest.raises(ProtocolError, match="cuts the model differently"):
         welcome_frame(cut(LAYOUT, 2)).to_fragmentation(LAYOUT)
+
+
+def test_signs_alone_are_no_name():
+    for name in (".", "..", "-", "_.-", "", "a/b", "a" * 129):
+        assert not wire.is_name(name)
+    for name in ("a", "0", ".a", "..a", "a.", "-7"):
+        assert wire.is_name(name)
+
+
+def test_too_many_tensors_are_refused_before_they_are_looked_at():
+    row = ("w", (1,), "float32")
+    hello = Hello(learner="a", session="s", layout_hash="x")
+    most = HelloFrame(hello=hello, layout=(row,) * wire.MAX_TENSORS)
+    assert decode_frame(encode_frame(most), {"HelloFrame"}) == most
+    with pytest.raises(ProtocolError, match="65537 tensors; at most 65536"):
+        decode_frame(encode_frame(HelloFrame(hello=hello, layout=(row,) * (wire.MAX_TENSORS + 1))), {"HelloFrame"})
+
+
+def test_the_first_difference_to_a_known_layout_is_named():
+    frame = hello_frame()
+    first, *rest = frame.layout
+    for rows, said in (
+        (frame.layout, ""),
+        ((("other", *first[1:]), *rest), "tensor 0 is .* here and 'other'"),
+        (frame.layout[:-1], f"{len(frame.layout)} tensors here, {len(frame.layout) - 1} there"),
+        ((*frame.layout, first), f"{len(frame.layout)} tensors here, {len(frame.layout) + 1} there"),
+    ):
+        found = HelloFrame(hello=frame.hello, layout=rows).difference_from(LAYOUT)
+        assert re.fullmatch(f"{said}.*" if said else "", found), found

@@ -91,7 +91,7 @@ class Hearing(Standing):
 
     def _on_answer(self, now: float, answer: Answer) -> None:
         self._speaker(now, answer.learner, answer.incarnation)
-        reason = self._judge(answer)
+        reason = self.judge(answer)
         if reason is not None:
             self._reject(answer, reason)
             return
@@ -198,7 +198,8 @@ class Hearing(Standing):
         if other is not None:
             self._welcome(other, Hello(learner=other.learner, session=other.session, layout_hash=self.layout_hash))
 
-    def _judge(self, answer: Answer) -> RejectionReason | None:
+    def judge(self, answer: Answer) -> RejectionReason | None:
+        """Why ``answer`` may not be merged now; None if it may. Changes nothing, so a shell may ask before it listens."""
         member = self.members.get(answer.learner)
         known = member is not None and member.phase is not MemberPhase.LEFT and answer.learner in self.ledger.accounts
         in_range = 0 <= answer.fragment < len(self.versions)

@@ -20,7 +20,7 @@ from typing import assert_never
 
 from gruppetto.errors import RunFailed
 from gruppetto.numerics.codec import CODECS
-from gruppetto.numerics.layout import Layout, first_difference
+from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.actions import (
     Alarm,
@@ -45,12 +45,13 @@ from gruppetto.protocol.events import (
     SyncerEvent,
     Tick,
 )
-from gruppetto.protocol.messages import Answer, Hello, Refusal, RefusalReason, Welcome
+from gruppetto.protocol.messages import Answer, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Round
 from gruppetto.runtime.clock import Clock
+from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.cut import cut, merge_rules
 from gruppetto.runtime.driver import Driver
@@ -60,7 +61,7 @@ from gruppetto.runtime.parameters import Parameters, StepReport
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.store import Store
 from gruppetto.runtime.switchboard import Switchboard
-from gruppetto.runtime.wire import WelcomeFrame
+from gruppetto.runtime.wire import HelloFrame, WelcomeFrame
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.schema import core_header
@@ -89,9 +90,11 @@ class Engine:
         merger: Worker,
         disk: Worker,
         seen: Observer,
+        complaints: Complaints,
         on_change: Callable[[], None],
     ) -> None:
         self.layout, self.setting, self.seen = layout, setting, seen
+        self._complaints = complaints
         self._store, self._clock, self._trace = store, clock, trace
         self._merger, self._disk, self._on_change = merger, disk, on_change
         self.over = False
@@ -104,7 +107,8 @@ class Engine:
         self._settle_at: float | None = None
         self._settle_tries = 0
         self._at_the_door: Body | None = None
-        self._guest: Layout | None = None
+        self._guest: HelloFrame | None = None
+        self._closed = False
         parts = cut(layout, protocol.num_fragments, setting.fragmenter, setting.merge)
         if parts.notice:
             _log.info("%s", parts.notice)
@@ -116,7 +120,7 @@ class Engine:
         largest_numel = max(spec.numel for spec in parts.fragments)
         self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
-        self.switchboard = Switchboard(self._dress)
+        self.switchboard = Switchboard(self._dress, complaints)
         self.core = SyncerCore(
             self.protocol,
             run_id=store.run_id,
@@ -147,7 +151,7 @@ class Engine:
 
     def feed(self, event: SyncerEvent) -> None:
         """Take in an event and carry out what comes of it."""
-        if self.failure is not None:
+        if self.failure is not None or self._closed:
             return
         try:
             self._driver.feed(event)
@@ -157,12 +161,25 @@ class Engine:
             self._fail(error)
         self._on_change()
 
-    def greet(self, connection: Connection, hello: Hello, layout: Layout) -> None:
+    def close(self) -> None:
+        """Nothing is decided any more: what workers and connections still report comes too late."""
+        self._closed = True
+
+    def greet(self, connection: Connection, frame: HelloFrame) -> None:
         """A learner introduces itself on a new connection."""
         self.switchboard.plug_in(connection)
-        self._guest = layout
-        self.feed(hello)
+        self._guest = frame
+        self.feed(frame.hello)
         self._guest = None
+
+    def wants(self, answer: Answer) -> bool:
+        """The contribution would be merged if its body were here, whole and finite."""
+        return self.core.judge(answer) is None
+
+    def turn_away(self, answer: Answer) -> None:
+        """Let the core refuse a contribution that it does not want, whose body nobody has read."""
+        assert not self.wants(answer)
+        self.feed(answer)
 
     def decide(self, answer: Answer, body: Body) -> bool:
         """Let the core decide on a contribution whose body is here; whether it is merged."""
@@ -206,7 +223,9 @@ class Engine:
             case Fold():
                 self._fold(action)
             case Drop():
-                _log.info("%s: fragment %d dropped: %s", action.learner, action.fragment, action.reason.value)
+                kind = (action.learner, action.reason.value)
+                text = f"{action.learner}: fragment {action.fragment} dropped: {action.reason.value}"
+                self._complaints.note(kind, text, logging.INFO)
             case TakeOuterStep():
                 self._take_outer_step(action)
             case Persist():
@@ -231,8 +250,8 @@ class Engine:
                 self.seeder = (action.to, message.incarnation)
                 self.parameters.forget_seed()
             case Refusal(reason=RefusalReason.LAYOUT) if self._guest is not None:
-                difference = first_difference(self.layout, self._guest)
-                message = replace(message, text=f"{message.text}: {difference}")
+                difference = self._guest.difference_from(self.layout)
+                message = replace(message, text=f"{message.text}: {difference}" if difference else message.text)
             case _:
                 pass
         self.switchboard.send(action.to, action.session, message)

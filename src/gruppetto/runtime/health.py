@@ -68,7 +68,7 @@ def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
     return {
         "run_id": core.run_id,
         "epoch": core.epoch,
-        "round": core.round,
+        "round": core.published_round,
         "rounds": core.setting.rounds,
         "phase": core.phase.value,
         "waiting_for": core.waiting_for,

@@ -1,7 +1,8 @@
 """The syncer's endpoints, thin around :class:`~gruppetto.runtime.service.SyncerService` (the list is in
 :mod:`gruppetto.runtime.wire`).
 
-Nothing here waits for ever: whoever moves no byte for ``stall_s`` is dropped, whatever the size of the transfer.
+Nothing here waits for ever: whoever moves next to nothing for ``stall_s`` is dropped, whatever the size of the
+transfer. A body is read only while it is wanted: buffers are few, and a round that is over needs none.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
@@ -17,7 +19,9 @@ from aiohttp import ClientError, WSMsgType, web
 
 from gruppetto.errors import ProtocolError
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
+from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
+from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Intake, Upload
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.wire import (
@@ -48,8 +52,10 @@ MAX_WAITING_UPLOADS = 1024
 """Uploads that may wait for a buffer; the next one is told to come again."""
 MAX_MODEL_STREAMS = 4
 """Each may hold on to one old value of the whole model."""
-MAX_COMPLAINTS = 1000
-"""Kinds of nonsense, per peer, that are logged once."""
+MAX_UPLOADS_A_LEARNER = 2
+"""At a time: one that arrives while the one before is finished. More would take the room of the others."""
+MIN_BYTES_PER_S = 4096
+"""Of an upload, on average over ``stall_s``. A slower link could not keep up with any run."""
 PING_S = 30.0
 """A control connection whose peer has vanished without a word is found out by this."""
 
@@ -63,8 +69,11 @@ class HttpServer:
         self._service, self._stall_s = service, stall_s
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._room = asyncio.Event()
+        self._uploads: Counter[LearnerId] = Counter()
+        self._arriving: dict[asyncio.Timeout, Callable[[], bool]] = {}
         self._waiting_uploads = self._model_streams = self._connections = 0
-        self._complaints: set[tuple[str, str]] = set()
+        self._complaints = Complaints(_log)
+        self.request_log = request_log(_log, self._complaints)
         self.app = web.Application(middlewares=[self._guard])
         self.app.add_routes(
             [
@@ -96,9 +105,16 @@ class HttpServer:
 
     def _complain(self, request: web.Request, kind: str, text: str) -> None:
         peer = request.remote or "?"
-        if (peer, kind) not in self._complaints and len(self._complaints) < MAX_COMPLAINTS:
-            self._complaints.add((peer, kind))
-            _log.warning("%s %s: %s (further ones are not logged)", peer, request.path[:100], text[:500])
+        self._complaints.note((peer, kind), f"{peer} {request.path[:100]}: {text[:500]}")
+
+    def review(self) -> None:
+        """Something has happened: give up the bodies that nobody wants any more."""
+        now = asyncio.get_running_loop().time()
+        for deadline, wanted in list(self._arriving.items()):
+            if not deadline.expired() and not wanted():
+                del self._arriving[deadline]
+                deadline.reschedule(now)
+        self._room.set()
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -188,50 +204,89 @@ class HttpServer:
         if (answer.round, answer.fragment) != (int(request.match_info["round"]), _fragment_of(request)):
             raise ProtocolError(f"{ANSWER_HEADER} is about round {answer.round}, fragment {answer.fragment}")
         length, crc, codec = _content_length(request), _checksum(request), request.headers.get(CODEC_HEADER, "")
-        intake = self._service.engine_for(answer.fragment).contributions
-        async with self._room_in(intake):
-            with self._service.open_contribution(answer, codec, length, crc) as upload:
-                await self._receive(request, upload)
-                status = self._service.contribute(answer, upload)
+        service, intake = self._service, self._service.room_for(answer, codec, length)
+
+        def wanted() -> bool:
+            return service.wants(answer)
+
+        status = ""
+        async with self._room_in(intake, answer.learner, wanted) as there_is_room:
+            if there_is_room:
+                with service.open_contribution(answer, codec, length, crc) as upload:
+                    if await self._receive(request, upload, wanted):
+                        status = service.contribute(answer, upload)
+        if not status:
+            if wanted():  # for a moment it was not
+                raise web.HTTPServiceUnavailable(text="come again\n")
+            status = service.turn_away(answer)
         return web.Response(body=msgspec.msgpack.encode({"status": status}), content_type="application/msgpack")
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         fragment, length, crc = _fragment_of(request), _content_length(request), _checksum(request)
         learner = LearnerId(request.headers.get(LEARNER_HEADER, ""))
         incarnation = Incarnation(_number(request.headers.get(INCARNATION_HEADER, ""), INCARNATION_HEADER))
-        async with self._room_in(self._service.engine_for(fragment).seeds):
-            with self._service.open_seed(learner, incarnation, fragment, length, crc) as upload:
-                await self._receive(request, upload)
-                self._service.seed(learner, incarnation, fragment, upload)
+        service = self._service
+
+        def wanted() -> bool:
+            return service.is_seeder(learner, incarnation)
+
+        async with self._room_in(service.engine_for(fragment).seeds, learner, wanted):
+            # Both say so if it is the wrong learner, also if it has become so meanwhile.
+            with service.open_seed(learner, incarnation, fragment, length, crc) as upload:
+                await self._receive(request, upload, wanted)
+                service.seed(learner, incarnation, fragment, upload)
         return web.Response(body=msgspec.msgpack.encode({"status": "taken"}), content_type="application/msgpack")
 
     @asynccontextmanager
-    async def _room_in(self, intake: Intake) -> AsyncIterator[None]:
-        """Wait until a buffer is free. Meanwhile the body stays at the sender: nobody reads its socket."""
+    async def _room_in(self, intake: Intake, learner: LearnerId, wanted: Callable[[], bool]) -> AsyncIterator[bool]:
+        """Wait until a buffer is free; False if the body is not ``wanted`` any more before that.
+
+        Meanwhile the body stays at the sender: nobody reads its socket.
+        """
         if self._waiting_uploads >= MAX_WAITING_UPLOADS:
             raise web.HTTPServiceUnavailable(text="too many uploads are waiting; come again\n")
         intake.on_room = self._room.set
         self._waiting_uploads += 1
         try:
-            while not intake.has_room():
+            while wanted() and not (intake.has_room() and self._uploads[learner] < MAX_UPLOADS_A_LEARNER):
                 self._room.clear()
                 await self._room.wait()
         finally:
             self._waiting_uploads -= 1
-        yield
+        if not wanted():
+            yield False
+            return
+        self._uploads[learner] += 1
+        try:
+            yield True
+        finally:
+            self._uploads[learner] -= 1
+            self._uploads = +self._uploads
+            self._room.set()
 
-    async def _receive(self, request: web.Request, upload: Upload) -> None:
-        """Read a body into its buffer."""
+    async def _receive(self, request: web.Request, upload: Upload, wanted: Callable[[], bool]) -> bool:
+        """Read a body into its buffer; False if it was given up because it is not ``wanted`` any more."""
         loop = asyncio.get_running_loop()
+        enough_bytes = MIN_BYTES_PER_S * self._stall_s
+        missing_before = upload.missing_bytes
         try:
             async with asyncio.timeout(self._stall_s) as deadline:
+                self._arriving[deadline] = wanted
                 async for chunk in request.content.iter_any():
                     upload.write(chunk)
-                    deadline.reschedule(loop.time() + self._stall_s)
+                    if missing_before - upload.missing_bytes >= enough_bytes:
+                        missing_before = upload.missing_bytes
+                        deadline.reschedule(loop.time() + self._stall_s)
         except TimeoutError:
-            raise ProtocolError(f"no byte came for {self._stall_s:g} s") from None
+            if deadline not in self._arriving:
+                return False
+            came = missing_before - upload.missing_bytes
+            raise ProtocolError(f"only {came} bytes came in {self._stall_s:g} s") from None
         except (OSError, ClientError, web.RequestPayloadError):
             raise ProtocolError(f"the body ends {upload.missing_bytes} bytes too early") from None
+        finally:
+            self._arriving.pop(deadline, None)
+        return True
 
     # ── bodies that go out ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -111,13 +111,17 @@ class Intake:
     def has_room(self) -> bool:
         return bool(self._free) or self._unmade > 0
 
-    def open(self, spec: FragmentSpec, length: int, crc: int) -> Upload:
-        """Begin an upload of ``length`` bytes, while there is room. Raises :class:`ProtocolError` for a wrong size."""
+    def check(self, spec: FragmentSpec, length: int) -> None:
+        """Raises :class:`ProtocolError` if ``length`` bytes cannot be this fragment."""
         expected = self.codec.payload_bytes(spec.numel)
         if length != expected:
             raise ProtocolError(
                 f"a {self.codec.name} body of fragment {spec.index} has {expected} bytes, {length} are announced"
             )
+
+    def open(self, spec: FragmentSpec, length: int, crc: int) -> Upload:
+        """Begin an upload of ``length`` bytes, while there is room. Raises :class:`ProtocolError` for a wrong size."""
+        self.check(spec, length)
         assert self.has_room()
         if self._free:
             buffer = self._free.pop()
@@ -129,7 +133,7 @@ class Intake:
             self._free.append(buffer)
             self.on_room()
 
-        return Upload(spec, self.codec, crc, buffer[:expected], give_back)
+        return Upload(spec, self.codec, crc, buffer[:length], give_back)
 
 
 def _nobody_waits() -> None:

@@ -80,6 +80,9 @@ class MemoryLink:
     def contribute(self, answer: Answer, codec: str, body: Buffer) -> str:
         data = octets(body)
         answer = decode_answer(encode_answer(answer))
+        self._service.room_for(answer, codec, len(data))
+        if not self._service.wants(answer):
+            return self._service.turn_away(answer)
         with self._service.open_contribution(answer, codec, len(data), checksum(data)) as upload:
             for at in range(0, len(data), CHUNK_BYTES):
                 upload.write(data[at : at + CHUNK_BYTES])

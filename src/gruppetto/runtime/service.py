@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gruppetto.errors import ProtocolError, RunFailed
+from gruppetto.errors import GruppettoError, ProtocolError, RunFailed
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import choose_outer
 from gruppetto.protocol.events import LinkLost, Seeded
@@ -21,10 +21,11 @@ from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Pr
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.clock import Clock
+from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.engine import Engine
 from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
-from gruppetto.runtime.intake import Upload
+from gruppetto.runtime.intake import Intake, Upload
 from gruppetto.runtime.model_stream import ModelStream
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
@@ -68,6 +69,7 @@ class SyncerService:
         self.protocol, self.setting = protocol, setting
         self.on_change: Callable[[], None] = _nobody_listens
         self.seen = Observer()
+        self.complaints = Complaints(_log)
         self._clock, self._trace, self._merger, self._disk = clock, trace, merger, disk
         self._outer, why = choose_outer(setting.outer, protocol.rounds, protocol.sync_period)
         identity = Identity(
@@ -120,6 +122,8 @@ class SyncerService:
 
     def close(self) -> None:
         """Finish what the workers have begun and let go of the state. Whatever was published is durable already."""
+        if self.engine is not None:
+            self.engine.close()
         self._merger.close()
         self._disk.close()
         if self.engine is not None:
@@ -129,24 +133,31 @@ class SyncerService:
     # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def greet(self, data: bytes, peer: str) -> Connection:
-        """The first frame of a control connection from ``peer``. The answer waits in the connection."""
+        """The first frame of a control connection from ``peer``. The answer waits in the connection.
+
+        A model that no run can be made of is refused, once and for all, with the reason.
+        """
         frame = decode_frame(data, {"HelloFrame"})
         assert isinstance(frame, HelloFrame)
         self.seen.traffic.up += len(data)
         if frame.wire != WIRE_VERSION:
             raise ProtocolError(f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}")
-        layout = frame.to_layout()
-        if layout.numel == 0:
-            raise ProtocolError("the model has no elements to train")
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
         if self.engine is None and not hello.can_seed:
             text = "the syncer has no weights yet and this learner has none to give; start one with initial weights"
-            refuse(connection, Refusal(reason=RefusalReason.CANNOT_SEED, text=text))
+            refuse(connection, Refusal(reason=RefusalReason.CANNOT_SEED, text=text), self.complaints)
             return connection
         if self.engine is None or self.engine.deserted:
-            self.engine = self._make_engine(layout)
-        self.engine.greet(connection, hello, layout)
+            layout = frame.to_layout()
+            if layout.numel == 0:
+                raise ProtocolError("the model has no elements to train")
+            try:
+                self.engine = self._make_engine(layout)
+            except Exception as wrong:
+                refuse(connection, _cannot_serve(wrong), self.complaints)
+                return connection
+        self.engine.greet(connection, frame)
         return connection
 
     def receive(self, connection: Connection, data: bytes) -> None:
@@ -183,13 +194,28 @@ class SyncerService:
 
     # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open_contribution(self, answer: Answer, codec: str, length: int, crc: int) -> Upload:
-        """Take a buffer for a contribution of ``length`` bytes. Only while ``engine.contributions.has_room()``."""
+    def room_for(self, answer: Answer, codec: str, length: int) -> Intake:
+        """Where a contribution goes that is announced as ``length`` bytes in ``codec``."""
         engine = self.engine_for(answer.fragment)
         wanted = engine.contributions.codec.name
         if codec != wanted:
             raise ProtocolError(f"contributions of this run come as {wanted}, not {codec[:32]!r}")
-        return engine.contributions.open(engine.parameters.spec(answer.fragment), length, crc)
+        engine.contributions.check(engine.parameters.spec(answer.fragment), length)
+        return engine.contributions
+
+    def wants(self, answer: Answer) -> bool:
+        """The contribution would be merged now: it is worth a buffer, and the reading."""
+        return self.engine is not None and self.engine.wants(answer)
+
+    def turn_away(self, answer: Answer) -> str:
+        """Refuse a contribution that is not wanted, unread. Why, the learner hears on its control connection."""
+        self.engine_for(answer.fragment).turn_away(answer)
+        return "dropped"
+
+    def open_contribution(self, answer: Answer, codec: str, length: int, crc: int) -> Upload:
+        """Take a buffer for a contribution of ``length`` bytes. Only while there is room for it."""
+        intake = self.room_for(answer, codec, length)
+        return intake.open(self.engine_for(answer.fragment).parameters.spec(answer.fragment), length, crc)
 
     def contribute(self, answer: Answer, upload: Upload) -> str:
         """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection."""
@@ -202,15 +228,15 @@ class SyncerService:
     ) -> Upload:
         """Take a buffer for initial weights, from the learner that was asked for them."""
         engine = self.engine_for(fragment)
-        _check_seeder(engine, learner, incarnation)
+        self._check_seeder(learner, incarnation)
         return engine.seeds.open(engine.parameters.spec(fragment), length, crc)
 
     def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, upload: Upload) -> None:
         """The initial weights of one fragment are here. With the last one the run goes on."""
         engine = self.engine_for(fragment)
+        self._check_seeder(learner, incarnation)
         body = upload.finish()
         try:
-            _check_seeder(engine, learner, incarnation)
             self.seen.traffic.up += len(body.payload)
             if not body.inspection.finite:
                 raise ProtocolError(f"the initial weights of fragment {fragment} hold NaN or infinity")
@@ -220,6 +246,10 @@ class SyncerService:
         if engine.parameters.seed_is_complete:
             engine.seeder = None
             engine.feed(Seeded(learner=learner, incarnation=incarnation))
+
+    def is_seeder(self, learner: LearnerId, incarnation: Incarnation) -> bool:
+        """It was asked for the initial weights, and nobody else has been since."""
+        return self.engine is not None and self.engine.seeder == (learner, incarnation)
 
     def engine_for(self, fragment: Fragment) -> Engine:
         """The engine, if it has this fragment."""
@@ -278,6 +308,10 @@ class SyncerService:
             self.engine.parameters.restore(p, state.versions[p], theta, outer_state)
         self.engine.tick()
 
+    def _check_seeder(self, learner: LearnerId, incarnation: Incarnation) -> None:
+        if not self.is_seeder(learner, incarnation):
+            raise ProtocolError(f"nobody asked {learner[:128]} (incarnation {incarnation}) for initial weights")
+
     def _note_metrics(self, news: Progress, metrics: Mapping[str, float]) -> None:
         fields = {name: value for name, value in metrics.items() if name not in NOT_FOR_METRICS}
         self._trace.note(self._clock.now(), news.learner, "metrics", steps=news.steps, **fields)
@@ -294,6 +328,7 @@ class SyncerService:
             merger=self._merger,
             disk=self._disk,
             seen=self.seen,
+            complaints=self.complaints,
             on_change=lambda: self.on_change(),
         )
 
@@ -303,9 +338,12 @@ def _check_speaker(connection: Connection, learner: LearnerId) -> None:
         raise ProtocolError(f"{connection.learner} may not speak for {learner}")
 
 
-def _check_seeder(engine: Engine, learner: LearnerId, incarnation: Incarnation) -> None:
-    if engine.seeder != (learner, incarnation):
-        raise ProtocolError(f"nobody asked {learner[:128]} (incarnation {incarnation}) for initial weights")
+def _cannot_serve(why: Exception) -> Refusal:
+    """No run can be made of this model. The same would come of the next try."""
+    if not isinstance(why, GruppettoError):
+        _log.error("a learner's model could not be taken in", exc_info=why)
+    text = str(why) or type(why).__name__
+    return Refusal(reason=RefusalReason.LAYOUT, text=f"this syncer cannot serve the learner's model: {text[:500]}")
 
 
 def _nobody_listens() -> None:

@@ -23,6 +23,7 @@ from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
+from gruppetto.runtime.store import cannot_write
 from gruppetto.runtime.worker import ThreadWorker
 from gruppetto.trace.log import TraceWriter
 
@@ -91,9 +92,11 @@ async def serve(
         # Compiled before anybody can be kept waiting by it.
         await loop.run_in_executor(None, warm)
         timer = _Timer(service, time, loop)
+        server = HttpServer(service, token=setting.token, stall_s=protocol.liveness_s)
 
         def look() -> None:
             timer.set()
+            server.review()
             if service.failure is not None or (service.over and setting.exit_when_finished):
                 stopping.set()
 
@@ -102,7 +105,7 @@ async def serve(
         if handle_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stopping.set)
-        await _listen(service, protocol, setting, tls, on_ready, stopping)
+        await _listen(service, server, setting, tls, on_ready, stopping)
         timer.stop()
     finally:
         service.close()
@@ -113,16 +116,20 @@ async def serve(
 
 async def _listen(
     service: SyncerService,
-    protocol: ProtocolSetting,
+    server: HttpServer,
     setting: SyncerSetting,
     tls: ssl.SSLContext | None,
     on_ready: Callable[[Endpoint], None] | None,
     stopping: asyncio.Event,
 ) -> None:
     host, port = host_and_port(setting.listen)
-    server = HttpServer(service, token=setting.token, stall_s=protocol.liveness_s)
     runner = web.AppRunner(
-        server.app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S, read_bufsize=1 << 18
+        server.app,
+        access_log=None,
+        handle_signals=False,
+        logger=server.request_log,
+        shutdown_timeout=SHUTDOWN_S,
+        read_bufsize=1 << 18,
     )
     await runner.setup()
     try:
@@ -174,7 +181,10 @@ class _Timer:
 
 def _write_endpoint(path: Path, endpoint: Endpoint) -> None:
     text = json.dumps({"url": endpoint.url, "run_id": endpoint.run_id, "epoch": endpoint.epoch, "pid": endpoint.pid})
-    write_durably(path, [text.encode()])
+    try:
+        write_durably(path, [text.encode()])
+    except OSError as wrong:
+        raise cannot_write(path, wrong) from wrong
 
 
 def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:

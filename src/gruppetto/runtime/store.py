@@ -19,6 +19,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -43,10 +44,17 @@ from gruppetto.runtime.durable import TEMPORARY, force_directory, write_durably
 from gruppetto.runtime.tensorfile import tensors_header
 from gruppetto.runtime.wire import checksum
 
-__all__ = ["STORE_VERSION", "Identity", "Store"]
+__all__ = ["STORE_VERSION", "Identity", "Store", "cannot_write"]
 
 STORE_VERSION = 1
 _MAGIC = b"gruppetto state "
+
+_FRAGMENT = re.compile(r"p\d{5,}\.v\d+\.safetensors(\.tmp)?")
+"""Files that this module made, and may remove. It touches no other."""
+_HALF_WRITTEN = frozenset(name + TEMPORARY for name in ("state.msgpack", "layout.json", "endpoint.json"))
+_NOT_FOREIGN = _HALF_WRITTEN | {"lock", "fragments", "layout.json", "endpoint.json", "lost+found"}
+_DIARIES = frozenset({".jsonl", ".log"})
+"""Traces and logs may be written beside the state, and are opened before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,21 +100,23 @@ class Store:
         """
         self.path = path
         self._fragments = path / "fragments"
+        self._lock = -1
         try:
+            self._check_that_it_is_ours()
             self._fragments.mkdir(parents=True, exist_ok=True)
             for directory in (path, path.parent):
                 force_directory(directory)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as wrong:
-            raise StateError(
-                f"cannot be used as a state directory ({wrong.strerror})", where=str(path), fix="name another"
-            ) from wrong
-        try:
             self._take_lock()
             self._commit = self._open(identity, run_id)
             self._sweep()
+        except OSError as wrong:
+            self.close()
+            raise StateError(
+                f"cannot be used as a state directory ({wrong.strerror})", where=str(path), fix="name another"
+            ) from wrong
         except BaseException:
-            os.close(self._lock)
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -142,9 +152,15 @@ class Store:
         return self._commit.state
 
     def claim_epoch(self) -> Epoch:
-        """Begin a new life: its epoch is durable when this returns, and no other life will ever have it."""
+        """Begin a new life: its epoch is durable when this returns, and no other life will ever have it.
+
+        Raises :class:`StateError` if it cannot be written.
+        """
         commit = replace(self._commit, epoch=Epoch(self._commit.epoch + 1))
-        self._write(commit)
+        try:
+            self._write(commit)
+        except OSError as wrong:
+            raise cannot_write(self.path / "state.msgpack", wrong) from wrong
         return commit.epoch
 
     def commit(
@@ -172,6 +188,8 @@ class Store:
         assert self.state is not None
         try:
             layout = Layout.from_dict(json.loads(path.read_bytes()))
+        except RecursionError as wrong:
+            raise _damaged(path, "it is nested too deeply") from wrong
         except (OSError, ValueError) as wrong:  # LayoutError is a ValueError
             raise _damaged(path, str(wrong) if not isinstance(wrong, LayoutError) else wrong.what) from wrong
         if layout.layout_hash != self.state.layout_hash:
@@ -194,6 +212,19 @@ class Store:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _check_that_it_is_ours(self) -> None:
+        """A directory full of something else is most likely a slip of the pen."""
+        if not self.path.exists() or (self.path / "state.msgpack").exists():
+            return
+        found = [*self.path.iterdir(), *(self._fragments.iterdir() if self._fragments.is_dir() else ())]
+        for path in sorted(found):
+            if not (path.name in _NOT_FOREIGN or path.suffix in _DIARIES or _FRAGMENT.fullmatch(path.name)):
+                raise StateError(
+                    f"is not a state directory: it holds {str(path.relative_to(self.path))!r} and no state.msgpack",
+                    where=str(self.path),
+                    fix="name an empty or a new directory",
+                )
+
     def _take_lock(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,8 +240,8 @@ class Store:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            if any(self._fragments.glob("*.safetensors")):
-                raise _damaged(path, "it is missing, though there are fragments of a run") from None
+            if any(self._fragments.glob("*.safetensors")) or (self.path / "layout.json").exists():
+                raise _damaged(path, "it is missing, though there are other parts of a run") from None
             if identity is None:
                 raise StateError("holds no run", where=str(self.path), fix="name the directory of one") from None
             name = run_id or f"run-{secrets.token_hex(4)}"
@@ -256,9 +287,10 @@ class Store:
         return _File(name=name, version=version, size_bytes=size, checksum=crc)
 
     def _sweep(self) -> None:
-        """Remove what no commit names: files of the commit before, and what a crash left half written."""
+        """Remove what no commit names: files of the commit before, and what a crash left half written. Only our own."""
         named = {file.name for file in self._commit.files}
-        for path in (*self._fragments.iterdir(), *self.path.glob("*" + TEMPORARY)):
+        ours = [path for path in self._fragments.iterdir() if _FRAGMENT.fullmatch(path.name)]
+        for path in (*ours, *(self.path / name for name in _HALF_WRITTEN)):
             if path.name not in named:
                 with suppress(OSError):  # it is tried again at the next commit
                     path.unlink()
@@ -282,7 +314,7 @@ def _decode(path: Path, data: bytes) -> _Commit:
                 fix="use the version that wrote it",
             )
         return msgspec.msgpack.decode(payload, type=_Commit)
-    except (msgspec.MsgspecError, KeyError, TypeError) as wrong:
+    except (msgspec.MsgspecError, KeyError, TypeError, RecursionError) as wrong:
         raise _damaged(path, str(wrong)) from wrong
 
 
@@ -299,6 +331,13 @@ def _read_tensors(path: Path, data: bytes) -> tuple[Float32, OuterState]:
 def _raw(values: Float32) -> Buffer:
     assert values.dtype == np.dtype("<f4")
     return np.ascontiguousarray(values).view(np.uint8)
+
+
+def cannot_write(path: Path, why: OSError) -> StateError:
+    """Something of the state cannot be written at all; not for what passes by itself while a run goes on."""
+    return StateError(
+        f"cannot be written ({why.strerror})", where=str(path), fix="make room for it, or name another state directory"
+    )
 
 
 def _damaged(path: Path, how: str) -> StateError:

@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable
 
 from gruppetto.protocol.messages import Announcement, FromSyncer, Refusal, Welcome
 from gruppetto.protocol.units import LearnerId
+from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.wire import CloseCode, Frame, WelcomeFrame
 
 __all__ = ["Switchboard"]
 
-_log = logging.getLogger("gruppetto.syncer")
-
 
 class Switchboard:
     """All control connections, by (learner, session): a name may have an old process and a new one for a moment.
 
-    ``dress`` puts a Welcome into its frame.
+    ``dress`` puts a Welcome into its frame; ``complaints`` hears of refusals.
     """
 
-    def __init__(self, dress: Callable[[Welcome], WelcomeFrame]) -> None:
+    def __init__(self, dress: Callable[[Welcome], WelcomeFrame], complaints: Complaints | None = None) -> None:
         self._dress = dress
+        self._complaints = complaints if complaints is not None else Complaints(logging.getLogger("gruppetto.syncer"))
         self._connections: dict[tuple[LearnerId, str], Connection] = {}
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Switchboard:
                 self._close_others(connection)
                 connection.put(self._dress(message))
             case Refusal():
-                refuse(connection, message)
+                refuse(connection, message, self._complaints)
             case _:
                 connection.put(message)
 
@@ -80,9 +80,13 @@ class Switchboard:
                 connection.close(CloseCode.REPLACED, "a newer process has taken this learner's name")
 
 
-def refuse(connection: Connection, refusal: Refusal) -> None:
+def refuse(connection: Connection, refusal: Refusal, complaints: Complaints) -> None:
     """Say no, then close."""
-    _log.info("%s (%s) refused: %s", connection.learner, connection.peer, refusal.text)
+    complaints.note(
+        (connection.peer, connection.learner, refusal.reason.value),
+        f"{connection.learner} ({connection.peer}) refused: {refusal.text}",
+        logging.INFO,
+    )
     frame: Frame = refusal
     connection.put(frame)
     connection.close(CloseCode.REFUSED, refusal.reason.value)

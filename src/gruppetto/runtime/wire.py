@@ -73,6 +73,7 @@ __all__ = [
     "MAX_FRAME_BYTES",
     "MAX_HELLO_BYTES",
     "MAX_METRICS",
+    "MAX_TENSORS",
     "ROUND_HEADER",
     "VERSION_HEADER",
     "WIRE_VERSION",
@@ -95,7 +96,9 @@ WIRE_VERSION = 1
 MAX_FRAME_BYTES = 1 << 20
 """Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""
 MAX_HELLO_BYTES = 16 << 20
-"""A HelloFrame lists every tensor: this holds about 200,000 of them."""
+"""A HelloFrame lists every tensor, with names of up to 200 characters or so."""
+MAX_TENSORS = 65_536
+"""The largest models have some ten thousand; looking at more would keep the other learners waiting."""
 MAX_METRICS = 32
 MAX_TEXT = 4096
 MAX_ITEMS = 4096
@@ -116,7 +119,7 @@ ROUND_HEADER = "Gruppetto-Round"
 LEARNER_HEADER = "Gruppetto-Learner"
 INCARNATION_HEADER = "Gruppetto-Incarnation"
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NAME = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9._-]{1,128}")
 
 
 class CloseCode:
@@ -152,7 +155,11 @@ class HelloFrame:
         return cls(hello=hello, layout=tuple((t.name, t.shape, t.dtype) for t in layout.tensors), library=library)
 
     def to_layout(self) -> Layout:
-        """The layout, checked against the hash in the Hello. Raises :class:`ProtocolError`."""
+        """The layout, checked against the hash in the Hello. Raises :class:`ProtocolError`.
+
+        Takes a second or so for :data:`MAX_TENSORS`. Where a layout is known already, compare the hash, and find out
+        what differs with :meth:`difference_from`.
+        """
         try:
             layout = Layout(tensors=tuple(TensorSpec(name=n, shape=s, dtype=d) for n, s, d in self.layout))
         except LayoutError as wrong:
@@ -160,6 +167,16 @@ class HelloFrame:
         if layout.layout_hash != self.hello.layout_hash:
             raise ProtocolError(f"the layout has hash {layout.layout_hash}, the Hello says {self.hello.layout_hash}")
         return layout
+
+    def difference_from(self, here: Layout) -> str:
+        """The first difference to a known layout in one sentence; "" if there is none. Cheap, and checks nothing."""
+        for index, (mine, (name, shape, dtype)) in enumerate(zip(here.tensors, self.layout, strict=False)):
+            if (mine.name, mine.shape, mine.dtype) != (name, shape, dtype):
+                there = f"{name[:80]!r} {dtype[:80]} {shape[:16]}"
+                return f"tensor {index} is {mine} here and {there} there"
+        if len(here.tensors) == len(self.layout):
+            return ""
+        return f"{len(here.tensors)} tensors here, {len(self.layout)} there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,10 +301,12 @@ def octets(body: Buffer) -> memoryview:
 
 
 def is_name(text: str) -> bool:
-    """Names of learners, sessions and runs: 1 to 128 of ``A–Z a–z 0–9 . _ -``.
+    """Names of learners, sessions and runs: 1 to 128 of ``A–Z a–z 0–9 . _ -``, a letter or digit among them.
 
-    >>> is_name("site-b.gpu_7"), is_name("../b"), is_name("")
-    (True, False, False)
+    They become names of files, and so ``.`` and ``..`` are none.
+
+    >>> is_name("site-b.gpu_7"), is_name("../b"), is_name(".."), is_name("")
+    (True, False, False, False)
     """
     return _NAME.fullmatch(text) is not None
 
@@ -296,6 +315,8 @@ def _check(frame: Frame, name: str) -> None:
     match frame:
         case HelloFrame():
             # The layout is checked where it is used; a frame of 16 MiB is not walked twice.
+            if len(frame.layout) > MAX_TENSORS:
+                raise ProtocolError(f"{name}.layout has {len(frame.layout)} tensors; at most {MAX_TENSORS} are allowed")
             _check_value(frame.hello, f"{name}.hello")
             _check_value(frame.library, f"{name}.library")
         case WelcomeFrame():
@@ -323,7 +344,7 @@ def _check_value(value: object, path: str) -> None:
             last = path.rpartition(".")[2]
             if last in ("learner", "session") or (last == "run_id" and value):
                 if not is_name(value):
-                    raise ProtocolError(f"{path}: use 1 to 128 letters, digits or . _ -")
+                    raise ProtocolError(f"{path}: use 1 to 128 letters, digits or . _ -, not signs alone")
             elif len(value) > MAX_TEXT:
                 raise ProtocolError(f"{path} has {len(value)} characters; at most {MAX_TEXT} are allowed")
         case tuple():

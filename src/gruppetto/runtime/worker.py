@@ -18,7 +18,7 @@ class Worker(Protocol):
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None: ...
 
     def close(self) -> None:
-        """Finish what was given and take no more."""
+        """Finish what was given and take no more. Nobody is told what came of it any more."""
         ...
 
 
@@ -42,11 +42,14 @@ class ThreadWorker:
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._closed = False
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
         def report(future: Future[T]) -> None:
             error = future.exception()
+            if self._closed:
+                return
             if error is None:
                 done(future.result())
             elif isinstance(error, Exception):
@@ -59,4 +62,5 @@ class ThreadWorker:
         self._pool.submit(job).add_done_callback(hand_over)
 
     def close(self) -> None:
+        self._closed = True
         self._pool.shutdown(wait=True)
