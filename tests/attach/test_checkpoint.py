@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,3 +62,20 @@ def test_what_is_not_ours_is_refused(damage: dict[str, Any], says: str) -> None:
     plain = {key: value for key, value in plain.items() if value is not ...}
     with pytest.raises(StateError, match=says):
         from_state_dict(plain, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cursor": -5},
+        {"cursor": 2**70},
+        {"tokens": -1},
+        {"run_id": "a b"},
+        {"fragments": ((Version(-2), 0, 0), (Version(10), 2, 32))},
+        {"fragments": ((Version(11), -1, 16), (Version(10), 2, 32))},
+    ],
+)
+def test_counts_that_the_wire_would_not_carry_are_refused(change: dict[str, Any]) -> None:
+    plain = to_state_dict(replace(STATE, **change), layout_hash=LAYOUT.layout_hash, cut_hash="cut", bases={})
+    with pytest.raises(StateError, match="damaged"):
+        from_state_dict(saved() | {"core": plain["core"]}, LAYOUT)

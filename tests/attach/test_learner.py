@@ -64,7 +64,8 @@ def test_one_learner_in_lock_step_is_plain_adamw(
             assert_same(attached, plain, atol=1e-7)
         assert (learner.round, learner.rounds, learner.finished) == (20, 20, True)
         assert learner.metrics()["gruppetto/bytes_up"] > 0
-    assert_same(attached, plain, atol=1e-7)
+    if sync_period == 1:  # otherwise the run ended before it had the last steps of every fragment
+        assert_same(attached, plain, atol=1e-7)
 
 
 def test_one_learner_that_carries_loses_nothing_in_flight(syncer: Start, toy: Make) -> None:
@@ -92,7 +93,7 @@ def test_a_bfloat16_learner_in_lock_step_is_plain_adamw(syncer: Start, toy: Make
         for index in learner.until_finished(itertools.count()):
             train(attached, optimizer, index)
             train(plain, plain_optimizer, index)
-    assert_same(attached, plain, atol=0.0)
+            assert_same(attached, plain, atol=0.0)
 
 
 @pytest.mark.parametrize(("lr", "momentum"), [(1.0, 0.0), (0.7, 0.5)])

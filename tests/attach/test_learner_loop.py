@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import gruppetto
+from gruppetto.attach.learner import LOOK_STEPS
 from gruppetto.errors import (
     AddressError,
     ConnectionLost,
@@ -108,6 +110,44 @@ def test_the_cursor_may_come_from_a_function(syncer: Start, toy: Make) -> None:
     with one.learner:
         one.train()
         assert one.learner.cursor == 42
+
+
+@pytest.mark.parametrize("wrong", [8.0, -100, 2**70])
+def test_a_count_that_is_none_is_refused_in_the_loop_and_costs_nothing(syncer: Start, toy: Make, wrong: Any) -> None:
+    one = Attached(syncer(**SMALL).url, toy(), max_run_ahead=0)
+    with one.learner as learner:
+        one.train(2)
+        for say in (learner.tokens, learner.step, lambda n: setattr(learner, "cursor", n)):
+            with pytest.raises(SettingError):
+                say(wrong)
+        with pytest.raises(SettingError, match=r"Learner\.report"):
+            learner.report(loss="low")  # type: ignore[arg-type]
+        one.train(3)
+        assert learner.metrics()["gruppetto/tokens"] == 5 * 16
+        assert (learner.round, learner.connected, learner.metrics()["gruppetto/reconnects"]) == (5, True, 0)
+
+
+def test_a_replaced_parameter_is_not_passed_over(syncer: Start, toy: Make) -> None:
+    one = Attached(syncer(**SMALL).url, toy())
+    with pytest.raises(LayoutError, match="'matrix': has been replaced"), one.learner as learner:
+        one.train(LOOK_STEPS - 1)
+        one.model.matrix = nn.Parameter(one.model.matrix.detach().clone())
+        one.train()
+        assert learner.metrics()["gruppetto/steps"] == LOOK_STEPS
+        one.train()
+
+
+def test_a_parameter_replaced_in_the_last_steps_is_told_at_the_end(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Attached(syncer(**SMALL).url, toy(), name="a")
+    with caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner:
+        one.train(3)
+        one.model.matrix = nn.Parameter(one.model.matrix.detach().clone())
+        one.train(3)
+    assert [r.message.split(" since")[0] for r in caplog.records] == [
+        "a: parameter 'matrix': has been replaced or removed"
+    ]
 
 
 def test_frozen_parameters_are_left_alone(syncer: Start, toy: Make) -> None:
@@ -276,6 +316,29 @@ def test_a_checkpoint_of_another_run_is_refused(syncer: Start, toy: Make) -> Non
     assert caught.value.reason == "wrong-run"
 
 
+def test_who_cannot_give_the_first_weights_leaves_it_to_the_next(syncer: Start, toy: Make) -> None:
+    running = syncer(num_learners=2, start_learners=1, **SMALL)
+    broken, sound = toy(0), toy(1)
+    with torch.no_grad():
+        broken.matrix[1, 2] = float("nan")
+    first, second = Attached(running.url, broken, name="a"), Attached(running.url, sound, name="b")
+    first.learner._client.start()  # as entering does; it is asked for its weights, and then looks at them
+    wait(first.learner, lambda: first.learner._client.seed_wanted)
+    began = sound.matrix.detach().clone()
+    entered = threading.Thread(target=second.learner.__enter__)
+    entered.start()
+    wait(second.learner, lambda: second.learner.connected)
+    with pytest.raises(SettingError, match="'matrix': holds NaN"):
+        first.learner._wait_until_ready()
+    first.learner._leave(5.0)
+    entered.join(30.0)
+    assert not entered.is_alive()
+    assert torch.equal(sound.matrix, began)
+    assert second.learner.metrics()["gruppetto/reconnects"] == 0
+    second.train(3)
+    second.learner.close()
+
+
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -344,13 +407,39 @@ def test_somebody_else_there(toy: Make) -> None:
         ({"on_disconnect": "shrug"}, SettingError, "keep-training"),
         ({"connect_timeout_s": 0}, SettingError, "above 0"),
         ({"stall_s": float("nan")}, SettingError, "above 0"),
+        ({"stall_s": None}, SettingError, "Learner.stall_s"),
+        ({"connect_timeout_s": "5"}, SettingError, "Learner.connect_timeout_s"),
+        ({"connect_timeout_s": True}, SettingError, "Learner.connect_timeout_s"),
+        ({"connect_timeout_s": 1e300}, SettingError, "1e\\+06 at most"),
+        ({"tokens_per_step": "8"}, SettingError, "Learner.tokens_per_step"),
+        ({"max_run_ahead": 2**70}, SettingError, "Learner.max_run_ahead"),
+        ({"name": 5}, SettingError, "Learner.name"),
+        ({"token": 5}, SettingError, "Learner.token"),
+        ({"token": "a\nb"}, SettingError, "line ends"),
+        ({"token": "secret\n"}, SettingError, r"^(?!.*secret)Learner\.token"),
+        ({"token": "é"}, SettingError, "printable ASCII"),
+        ({"token": ""}, SettingError, "Learner.token"),
+        ({"cursor": 7}, SettingError, "Learner.cursor"),
+        ({"url": None}, AddressError, "None is not an address"),
+        ({"url": "https://127.0.0.1:9", "ca_file": 5}, SettingError, "^5: cannot be used"),
+        ({"url": "https://127.0.0.1:9", "key_file": "k.pem"}, SettingError, "give cert_file too"),
         ({"url": "ftp://x"}, AddressError, "use http"),
     ],
 )
 def test_impossible_settings(toy: Make, how: dict[str, object], error: type[GruppettoError], says: str) -> None:
-    url = str(how.pop("url", "http://127.0.0.1:9"))
+    url: Any = how.get("url", "http://127.0.0.1:9")
+    how = {key: value for key, value in how.items() if key != "url"}
     with pytest.raises(error, match=says):
         Attached(url, toy(), **how)
+
+
+def test_a_model_that_is_none() -> None:
+    with pytest.raises(SettingError, match="model is a dict"):
+        gruppetto.Learner({}, None, hook=False, syncer="localhost")  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers(toy: Make) -> None:
+    Attached("localhost", toy(), tokens_per_step=np.int64(8), max_run_ahead=np.int32(3), stall_s=np.float64(5))
 
 
 def test_no_optimizer_without_saying_so(toy: Make) -> None:

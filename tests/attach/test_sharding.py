@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from gruppetto.attach.sharding import FlatModel, plain_name
-from gruppetto.errors import LayoutError
+from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics import fragment
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -110,9 +114,77 @@ def test_wrappers_do_not_change_the_layout() -> None:
     [
         (nn.Linear(2, 2).requires_grad_(False), "no trainable parameters"),
         (nn.Linear(2, 2, device="meta"), "meta device"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "complex64 cannot be averaged"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "complex64 cannot be averaged.*freeze it"),
+        (nn.ParameterDict({"__metadata__": nn.Parameter(torch.ones(2))}), "no safetensors file can hold"),
+        (nn.ParameterDict({"x\ud800": nn.Parameter(torch.ones(2))}), "no safetensors file can hold"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(model: nn.Module, says: str) -> None:
     with pytest.raises(LayoutError, match=says):
         FlatModel(model)
+
+
+def test_names_that_differ_only_by_a_wrappers_part_are_told_apart() -> None:
+    model = nn.Module()
+    model.module, model.weight = nn.Linear(2, 2, bias=False), nn.Parameter(torch.ones(1))
+    with pytest.raises(LayoutError, match=r"'weight' and 'module\.weight' .*rename one") as caught:
+        FlatModel(model)
+    assert "tied" not in str(caught.value)
+
+
+def test_an_integer_parameter_that_is_frozen_already_is_not_to_be_frozen() -> None:
+    model = nn.Linear(2, 2)
+    model.count = nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)
+    assert [t.name for t in FlatModel(model).layout.tensors] == ["weight", "bias"]
+    with pytest.raises(LayoutError, match=r"'count'.*make it a buffer") as caught:
+        FlatModel(model, trainable_only=False)
+    assert "freeze" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        (torch.float32, float("nan"), False),
+        (torch.bfloat16, float("-inf"), False),
+        (torch.float64, 1e300, False),
+        (torch.float64, 1e38, True),
+    ],
+)
+def test_values_that_float32_cannot_hold_are_named(dtype: torch.dtype, value: float, fits: bool) -> None:
+    model = nn.Linear(2, 2).to(dtype)
+    with torch.no_grad():
+        model.bias[1] = value
+    if fits:
+        FlatModel(model).check_finite()
+    else:
+        with pytest.raises(SettingError, match=r"'bias': holds NaN or infinity"):
+            FlatModel(model).check_finite()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda m: setattr(m[0], "weight", nn.Parameter(m[0].weight.detach().clone())),
+            "'0.weight': has been replaced",
+        ),
+        (lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True), "replaced"),
+        (lambda m: m.__setitem__(0, nn.Linear(2, 2)), "has been replaced"),
+        (lambda m: m.pop(0), "'0.weight': has been replaced or removed"),
+        (lambda m: m.half(), "float16"),
+        (lambda m: m.requires_grad_(False), None),
+        (lambda m: m.load_state_dict({k: v + 1 for k, v in m.state_dict().items()}), None),
+        (lambda m: m.append(nn.Linear(2, 2)), None),
+        (lambda m: nn.utils.prune.random_unstructured(m[0], "weight", 0.5), None),
+    ],
+)
+def test_a_model_that_is_no_longer_the_one_attached(change: Callable[[nn.Sequential], Any], says: str | None) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    flat = FlatModel(model)
+    flat.check_unchanged()
+    change(model)
+    if says is None:
+        flat.check_unchanged()
+    else:
+        with pytest.raises(LayoutError, match=says):
+            flat.check_unchanged()

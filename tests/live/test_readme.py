@@ -12,11 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 import gruppetto
-from gruppetto.launch.ask import fetch_status, find_endpoint
+from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,14 +65,17 @@ def test_the_three_lines(syncer: str) -> None:
     batch = {"x": x, "y": x.sum(dim=1, keepdim=True)}
     with torch.random.fork_rng():
         model = Regression()
-    first = float(model(**batch).loss)
+    first = model(**batch).loss.item()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     names: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": iter(lambda: batch, None)}
     exec(compile(code, "README.md", "exec"), names)
     learner = names["learner"]
     assert isinstance(learner, gruppetto.Learner)
     assert learner.finished
-    assert float(model(**batch).loss) < 0.1 * first
+    assert model(**batch).loss.item() < 0.1 * first
+    weights = safetensors.torch.load(fetch_model(syncer, token=None).content)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.detach(), weights[name]), name
     status = fetch_status(syncer, token=None)
     assert status["round"] == 30
     assert status["tokens"]["merged"] > 0

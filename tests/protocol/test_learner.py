@@ -280,6 +280,19 @@ def test_a_new_incarnation_counts_from_zero_at_the_durable_cursor(rider: Rider) 
     assert (answer.steps, answer.tokens) == (1, 10)
 
 
+def test_a_new_life_mixes_nothing_of_the_old_one_in() -> None:
+    rider = Rider(apply=ApplyMode.BLEND)
+    rider.join()
+    rider.train()
+    rider.welcome(incarnation=Incarnation(2), versions=(Version(0), Version(1)))
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    applied = [a for a in rider.train() if isinstance(a, Apply)]
+    assert [(a.version, a.mode) for a in applied] == [(0, "overwrite"), (1, "overwrite")]
+    rider.publish(3, 1)
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(3)))
+    assert rider.train()[0].mode is ApplyMode.BLEND
+
+
 def test_refusals_and_rejections_are_remembered(rider: Rider) -> None:
     rider.feed(Rejection(epoch=Epoch(1), round=Round(1), fragment=Fragment(0), reason=RejectionReason.LATE))
     assert rider.core.rejections == {"late": 1}

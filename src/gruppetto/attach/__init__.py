@@ -5,6 +5,7 @@ learner     the public context manager; read it first
 view        its readable side: round, clock, metrics
 setting     what it may be told, checked
 hooks       where it looks into your loop
+counting    tokens and cursor of a step, as your loop tells them
 holdings    bases, snapshots, what has arrived: everything that has values
 sharding    a model as flat fragments
 snapshot    copies to host memory at each step boundary

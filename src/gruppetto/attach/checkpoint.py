@@ -16,7 +16,8 @@ from torch import Tensor
 from gruppetto.errors import StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
-from gruppetto.protocol.units import Round, Version
+from gruppetto.protocol.units import NEVER, Round, Version
+from gruppetto.runtime.wire import MAX_COUNT, is_name
 
 __all__ = ["FORMAT", "from_state_dict", "to_state_dict"]
 
@@ -70,6 +71,7 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
             tokens=int(counters["tokens"]),
             cursor=int(counters["cursor"]),
         )
+        _check_counts(state)
         return state, str(plain["cut_hash"]), bases
     except (KeyError, TypeError, ValueError, AttributeError) as wrong:
         raise StateError(
@@ -77,3 +79,15 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
             where=_WHERE,
             fix="load what Learner.state_dict gave, unchanged",
         ) from wrong
+
+
+def _check_counts(state: LearnerState) -> None:
+    """What the wire would not carry later is refused now. Raises ValueError."""
+    counts = [state.clock, state.newest_round, state.steps, state.tokens, state.cursor]
+    counts += [number for fragment in state.fragments for number in fragment[1:]]
+    if not all(0 <= number <= MAX_COUNT for number in counts):
+        raise ValueError("a count is negative or absurdly large")
+    if not all(NEVER <= version <= MAX_COUNT for version, _, _ in state.fragments):
+        raise ValueError("a version is out of range")
+    if state.run_id and not is_name(state.run_id):
+        raise ValueError("the run's name is none")

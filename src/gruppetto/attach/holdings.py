@@ -117,6 +117,12 @@ class Holdings:
             old.release()
         self._bases[fragment] = arrived
 
+    def put_bases(self) -> None:
+        """The model becomes what all fragments were when they last arrived: after the last round, the run's weights."""
+        self.before_write()
+        for fragment, base in sorted(self._bases.items()):
+            apply.overwrite(self.model, fragment, base)
+
     def take_snapshots(self, fragments: tuple[Fragment, ...]) -> None:
         """Copy these fragments as they are now; the copies of the last boundary are let go."""
         assert self._snapshots is not None

@@ -8,19 +8,20 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, SupportsIndex, TypeVar
 
 import torch
 from torch import nn
 
 from gruppetto import __version__
 from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
+from gruppetto.attach.counting import StepCounts
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
 from gruppetto.attach.setting import check_settings, default_name
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.view import LearnerView
-from gruppetto.errors import ConnectionLost, SettingError, StateError
+from gruppetto.errors import ConnectionLost, LayoutError, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.protocol.actions import Apply, LearnerAction, TakeSnapshot
 from gruppetto.protocol.events import Boundary, LearnerEvent, StepDone, StepStarted
@@ -41,6 +42,8 @@ FINAL_WEIGHTS_S = 10.0
 """How long :meth:`Learner.close` waits for the last weights of a finished run."""
 LAST_WORDS_S = 2.0
 """How long leaving may take otherwise."""
+LOOK_STEPS = 64
+"""Steps between two looks at whether the model still has the parameters it was attached with."""
 
 
 class Learner(LearnerView):
@@ -86,7 +89,7 @@ class Learner(LearnerView):
         max_run_ahead: int | None = None,
         run_ahead_timeout_s: float = 10.0,
         trainable_only: bool = True,
-        cursor: Callable[[], int] | None = None,
+        cursor: Callable[[], SupportsIndex] | None = None,
         hook: bool = True,
         ca_file: str | None = None,
         cert_file: str | None = None,
@@ -96,7 +99,10 @@ class Learner(LearnerView):
     ) -> None:
         self.name = default_name() if name is None else name
         check_settings(
+            model=model,
             name=self.name,
+            token=token,
+            cursor=cursor,
             on_disconnect=on_disconnect,
             tokens_per_step=tokens_per_step,
             max_run_ahead=max_run_ahead,
@@ -113,7 +119,6 @@ class Learner(LearnerView):
         if not address.secure and not address.is_loopback:
             log.warning("%s: weights and token travel unencrypted; use https", address)
         self._model, self._optimizer = model, optimizer if hook else None
-        self._tokens_per_step, self._told_cursor = tokens_per_step, cursor
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s
         self._max_run_ahead, self._run_ahead_timeout_s = max_run_ahead, run_ahead_timeout_s
@@ -127,9 +132,8 @@ class Learner(LearnerView):
         )
         super().__init__(core, client)
         self._hooks: StepHooks | None = None
+        self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
         self._entered = self._closed = False
-        self._set_cursor: int | None = None
-        self._extra_tokens = 0
         self._fresh, self._evaluated = True, False
         self._deaf_since_round = -1
         self._said_failure = False
@@ -163,10 +167,18 @@ class Learner(LearnerView):
             self._leave(LAST_WORDS_S)
 
     def close(self) -> None:
-        """Leave the run: take the last weights if it is finished, report, say goodbye. Harmless when called again."""
+        """Leave the run: report, say goodbye. Harmless when called again.
+
+        If the run is finished, its last weights are in the model afterwards, the same bits in every learner; what was
+        trained since a fragment last arrived goes.
+        """
         if self._closed:
             return
         client, core = self._client, self._core
+        try:
+            self._holdings.model.check_unchanged()
+        except LayoutError as wrong:  # since the last look; too late to mend, not to be told
+            log.warning("%s: %s", self.name, wrong)
         finished = self.finished
         deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
         with client.news:
@@ -176,6 +188,8 @@ class Learner(LearnerView):
                 if not (client.backlog.uploads or (finished and client.backlog.downloads)):
                     break
                 client.news.wait(deadline - client.clock.now())
+            if finished:
+                self._holdings.put_bases()
             if finished and core.linked and client.backlog.downloads:
                 log.warning("left without the last weights: they had not come after %g s", FINAL_WEIGHTS_S)
         self._leave(LAST_WORDS_S)
@@ -220,6 +234,7 @@ class Learner(LearnerView):
 
     def _seed(self) -> None:
         self._client.seed_wanted = False
+        self._holdings.model.check_finite()
         for p in range(len(self._core.fragments)):
             fragment = Fragment(p)
             self._client.backlog.seed(SeedPart(fragment=fragment, theta=self._holdings.seed_part(fragment)))
@@ -227,14 +242,18 @@ class Learner(LearnerView):
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def step(self, tokens: int | None = None) -> None:
+    def step(self, tokens: SupportsIndex | None = None) -> None:
         """A step is done: count it, apply what has arrived, take snapshots, report. Called by the optimizer's hook.
 
         With ``hook=False`` call it yourself after each optimizer step, with the tokens of the step if they vary.
+        Raises :class:`SettingError` for counts that are none, and :class:`LayoutError` (every 64 steps it looks) if a
+        parameter has been replaced by another object, whose values the run would never see.
         """
         if self._hooks is None:
             raise StateError("a step outside of the with block", where="Learner.step", fix="use `with Learner(...)`")
-        done = StepDone(tokens=self._tokens_of_step(tokens), cursor=self._next_cursor())
+        done = StepDone(tokens=self._counts.take_tokens(tokens), cursor=self._counts.take_cursor())
+        if self._core.steps % LOOK_STEPS == 0:
+            self._holdings.model.check_unchanged()
         with self._client.news:
             self._feed(done)
         self._complain()
@@ -244,9 +263,9 @@ class Learner(LearnerView):
             self._feed(StepStarted())
         self._fresh, self._evaluated = True, False
 
-    def tokens(self, n: int) -> None:
-        """The step in progress used ``n`` tokens more."""
-        self._extra_tokens += n
+    def tokens(self, n: SupportsIndex) -> None:
+        """The step in progress used ``n`` tokens more. Raises :class:`SettingError` if that is no count."""
+        self._counts.add_tokens(n)
 
     def report(self, **numbers: float) -> None:
         """Show a few numbers (``loss=...``) beside this learner's name. They decide nothing; 32 at most."""
@@ -254,18 +273,22 @@ class Learner(LearnerView):
             raise SettingError(
                 f"names {list(numbers)}", where="Learner.report", fix="use letters, digits, dots, dashes"
             )
-        finite = {key: float(number) for key, number in numbers.items() if math.isfinite(number)}
+        try:
+            plain = {key: float(number) for key, number in numbers.items()}
+        except (TypeError, ValueError, OverflowError, RuntimeError) as wrong:
+            raise SettingError(f"not a number ({wrong})", where="Learner.report", fix="report plain numbers") from None
+        finite = {key: number for key, number in plain.items() if math.isfinite(number)}
         with self._client.news:
             self._client.backlog.note(finite)
 
     @property
     def cursor(self) -> int:
         """The next batch of the slot. If a step takes more than one, set it between taking them and the step."""
-        return self._core.cursor if self._set_cursor is None else self._set_cursor
+        return self._counts.cursor
 
     @cursor.setter
-    def cursor(self, index: int) -> None:
-        self._set_cursor = index
+    def cursor(self, index: SupportsIndex) -> None:
+        self._counts.cursor = index
 
     def until_finished(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the run has reached its last round."""
@@ -308,26 +331,6 @@ class Learner(LearnerView):
 
     def _before_step(self) -> None:
         self._holdings.before_write()
-
-    def _tokens_of_step(self, tokens: int | None) -> int:
-        extra, self._extra_tokens = self._extra_tokens, 0
-        if tokens is not None:
-            return tokens + extra
-        if self._tokens_per_step is not None or extra:
-            return (self._tokens_per_step or 0) + extra
-        if self._core.steps == 0:
-            log.warning(
-                "%s: the tokens of a step are not known and count as 1, so larger batches get no larger weight. "
-                "Pass tokens_per_step=, or call learner.tokens(n) in the loop",
-                self.name,
-            )
-        return 1
-
-    def _next_cursor(self) -> int:
-        told, self._set_cursor = self._set_cursor, None
-        if self._told_cursor is not None:
-            return self._told_cursor()
-        return self._core.cursor + 1 if told is None else told
 
     def _wait_for_the_run(self, max_run_ahead: int) -> None:
         """Wait for rounds to close and their weights to come; a syncer that is not heard of is not waited for again."""

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from gruppetto.errors import LayoutError
+from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout, TensorSpec
 
@@ -28,6 +28,9 @@ DTYPES = {
 }
 EXACT = {torch.float32, torch.float64}
 """Dtypes that hold any float32 value; the others round it."""
+
+RESERVED_NAME = "__metadata__"
+"""Where a safetensors file, as which the model is handed out, keeps something else."""
 
 _OUTERMOST = ("module.", "_orig_mod.")
 _ANYWHERE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -52,13 +55,22 @@ class FlatModel:
     """
 
     def __init__(self, model: nn.Module, *, trainable_only: bool = True) -> None:
-        self._parameters: dict[str, Tensor] = {}
+        self._model = model
+        self._parameters: dict[str, nn.Parameter] = {}
+        full_names: dict[str, str] = {}
         specs = []
         for wrapped, parameter in model.named_parameters(remove_duplicate=True):
             if trainable_only and not parameter.requires_grad:
                 continue
             name = plain_name(wrapped)
-            _check(name, parameter)
+            _check(name, parameter, trainable_only)
+            other = full_names.setdefault(name, wrapped)
+            if other != wrapped:
+                raise LayoutError(
+                    f"parameters {other!r} and {wrapped!r} have one name without what wrappers add to it ({name!r})",
+                    where="model",
+                    fix='rename one of them ("module" and "_orig_mod" are names that wrappers use)',
+                )
             specs.append(TensorSpec(name=name, shape=tuple(parameter.shape), dtype=DTYPES[parameter.dtype]))
             self._parameters[name] = parameter
         if not specs:
@@ -83,6 +95,37 @@ class FlatModel:
         """Elements of one fragment."""
         assert self.fragmentation is not None
         return self.fragmentation.fragments[fragment].numel
+
+    @torch.no_grad()
+    def check_finite(self) -> None:
+        """Raises :class:`SettingError` for a parameter that float32, in which the run is kept, cannot hold."""
+        for name, parameter in self._parameters.items():
+            if not torch.isfinite(parameter.detach().to(torch.float32)).all():
+                raise SettingError(
+                    "holds NaN or infinity as float32, so it cannot be the run's initial value",
+                    where=f"parameter {name!r}",
+                    fix="mend the model's initialisation, or the checkpoint it was loaded from",
+                )
+
+    def check_unchanged(self) -> None:
+        """Raises :class:`LayoutError` if the model now has another parameter in place of one that takes part."""
+        now = {plain_name(wrapped): parameter for wrapped, parameter in self._model.named_parameters()}
+        held = {id(parameter) for parameter in now.values()}
+        for spec in self.layout.tensors:
+            name, parameter = spec.name, self._parameters[spec.name]
+            # A parameter that has only got another name (pruning does that) still takes part.
+            if id(parameter) not in held or now.get(name, parameter) is not parameter:
+                raise LayoutError(
+                    "has been replaced or removed since the model was attached: the run still has the old tensor",
+                    where=f"parameter {name!r}",
+                    fix="write new values in place (parameter.data.copy_), or make a new Learner",
+                )
+            if tuple(parameter.shape) != spec.shape or DTYPES.get(parameter.dtype) != spec.dtype:
+                raise LayoutError(
+                    f"was {spec} when the model was attached, and is {parameter.dtype} {tuple(parameter.shape)} now",
+                    where=f"parameter {name!r}",
+                    fix="change shapes and dtypes before the model is attached",
+                )
 
     @torch.no_grad()
     def read(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
@@ -133,13 +176,18 @@ def _rows(tensor: Tensor, piece: Piece) -> Tensor:
     return tensor[piece.start // row_numel : piece.stop // row_numel]
 
 
-def _check(name: str, parameter: Tensor) -> None:
+def _check(name: str, parameter: Tensor, trainable_only: bool) -> None:
     where = f"parameter {name!r}"
+    if name == RESERVED_NAME or not _is_text(name):
+        raise LayoutError(
+            "is a name that no safetensors file can hold", where=where, fix="give the parameter another name"
+        )
     if parameter.dtype not in DTYPES:
+        leave_out = "freeze it (requires_grad_(False))" if trainable_only else "make it a buffer"
         raise LayoutError(
             f"dtype {parameter.dtype} cannot be averaged",
             where=where,
-            fix="freeze it (requires_grad_(False)) or use " + ", ".join(sorted(DTYPES.values())),
+            fix=f"{leave_out} or use " + ", ".join(sorted(DTYPES.values())),
         )
     if parameter.is_meta:
         raise LayoutError("is on the meta device, without values", where=where, fix="materialise the model first")
@@ -149,3 +197,12 @@ def _check(name: str, parameter: Tensor) -> None:
             where=where,
             fix="attach the model before sharding it; only models held whole by one process are supported",
         )
+
+
+def _is_text(name: str) -> bool:
+    """It has a form in UTF-8; half a surrogate pair has none."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -18,6 +18,7 @@ VERBS = {
     "learner": "one reference learner of a run",
     "status": "how a run stands, from its syncer or its directory",
     "report": "figures, tables and a page about a run",
+    "fuzz": "try to break the protocol: random faults in virtual time",
     "replay": "put a recorded run through a fresh core, and compare the decisions",
     "version": "which version this is",
 }
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
+        _check_text(given)
         return _run(given)
     except GruppettoError as error:
         if debug:
@@ -45,6 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A full disk, a directory that may not be written: the machine's fault, said like everybody else's.
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"gruppetto: {where}{error.strerror or error}", file=sys.stderr)
+        return GruppettoError.exit_code
+
+
+def _check_text(given: list[str]) -> None:
+    """Bytes that are no UTF-8 cannot be put on a wire, into a file of settings or on a page."""
+    for argument in given:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{argument!a} is not UTF-8", where="command line", fix="use another name") from None
 
 
 def _run(given: list[str]) -> int:

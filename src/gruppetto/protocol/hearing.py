@@ -199,7 +199,7 @@ class Hearing(Standing):
             self._welcome(other, Hello(learner=other.learner, session=other.session, layout_hash=self.layout_hash))
 
     def judge(self, answer: Answer) -> RejectionReason | None:
-        """Why ``answer`` may not be merged now; None if it may. Changes nothing, so a shell may ask before it listens."""
+        """Why ``answer`` may not be merged now; None if it may. Changes nothing: a shell may ask before it listens."""
         member = self.members.get(answer.learner)
         known = member is not None and member.phase is not MemberPhase.LEFT and answer.learner in self.ledger.accounts
         in_range = 0 <= answer.fragment < len(self.versions)

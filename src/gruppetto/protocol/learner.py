@@ -110,6 +110,7 @@ class LearnerCore:
         self._sent: dict[Fragment, tuple[Round, _Mark]] = {}
         self._owed: dict[Fragment, Round] = {}
         self._last_asked = Round(0)
+        self._of_another_life: set[Fragment] = set()
         self._out: list[LearnerAction] = []
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,6 +199,7 @@ class LearnerCore:
             # else's by now: at the next boundary every base is applied again, or what is newer.
             self._marks.clear()
             self._sent.clear()
+            self._of_another_life = {Fragment(p) for p, f in enumerate(self.fragments) if f.version != NEVER}
             for p, fragment in enumerate(self.fragments):
                 fragment.steps = fragment.tokens = 0
                 if fragment.version != NEVER:
@@ -317,8 +319,9 @@ class LearnerCore:
         mode = self._apply
         if state.version == NEVER or (mode is ApplyMode.CARRY and (mark is None or int(sent_round) != version)):
             mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
-        if version == state.version:
-            mode = ApplyMode.OVERWRITE  # a new life begins at its bases
+        if fragment in self._of_another_life:
+            mode = ApplyMode.OVERWRITE  # a new life begins at its bases, or at what is newer
+            self._of_another_life.discard(fragment)
         kept_steps, kept_tokens = 0, 0
         if mode is ApplyMode.CARRY and mark is not None:
             kept_steps, kept_tokens = state.steps - mark.steps, state.tokens - mark.tokens

@@ -14,6 +14,8 @@ __all__ = ["SyncerAddress", "tls_context"]
 
 DEFAULT_PORT = 7171
 
+_USE = "use http://HOST:PORT or https://HOST:PORT"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncerAddress:
@@ -36,6 +38,8 @@ class SyncerAddress:
     @classmethod
     def parse(cls, text: str) -> SyncerAddress:
         """``http[s]://HOST[:PORT]``; a bare ``HOST[:PORT]`` is http. Raises :class:`AddressError`."""
+        if not isinstance(text, str):  # from a caller without type checks
+            raise AddressError(f"{text!r:.80} is not an address", where="syncer", fix=_USE)
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             host, port = parts.hostname, parts.port
@@ -46,9 +50,7 @@ class SyncerAddress:
             raise AddressError("the address holds a user name", where="syncer", fix="pass the secret as token=")
         plain = parts.path in ("", "/") and not parts.query and not parts.fragment
         if parts.scheme not in ("http", "https") or not host or not plain or port == 0:
-            raise AddressError(
-                f"{text!r} is not an address", where="syncer", fix="use http://HOST:PORT or https://HOST:PORT"
-            )
+            raise AddressError(f"{text!r} is not an address", where="syncer", fix=_USE)
         return cls(secure=parts.scheme == "https", host=host, port=port or DEFAULT_PORT)
 
     def url(self, path: str = "") -> str:
@@ -75,13 +77,17 @@ def tls_context(
 
     Raises :class:`SettingError` for a file that cannot be used.
     """
+    if key_file is not None and cert_file is None:
+        raise SettingError("a key without its certificate", where=str(key_file), fix="give cert_file too")
     try:
         context = ssl.create_default_context(cafile=ca_file)
         if cert_file is not None:
             context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError) as wrong:
+    except (OSError, ssl.SSLError, TypeError, ValueError) as wrong:
         files = ", ".join(str(f) for f in (ca_file, cert_file, key_file) if f is not None)
         raise SettingError(
-            f"cannot be used ({wrong.strerror or wrong})", where=files, fix="give PEM files that this user may read"
+            f"cannot be used ({getattr(wrong, 'strerror', None) or wrong})",
+            where=files,
+            fix="give PEM files that this user may read",
         ) from wrong
     return context

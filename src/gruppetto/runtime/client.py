@@ -5,7 +5,8 @@ one with everything that comes from the network. The lock is held while the core
 parameters are copied; never while bytes are encoded or moved. Heartbeats have a third thread.
 
 A lost connection is dialled again for ever, with growing pauses. What was under way is then dropped: the Welcome
-brings everything up to date.
+brings everything up to date. Only a lost connection: when the syncer does not accept what this learner says, saying it
+again on another connection changes nothing, and the client rests.
 """
 
 from __future__ import annotations
@@ -46,16 +47,17 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.heartbeat import Heartbeats
-from gruppetto.runtime.http_client import ControlSocket, HttpSyncer
+from gruppetto.runtime.http_client import ControlSocket, HttpSyncer, NotAccepted
 from gruppetto.runtime.leases import Lease, LeasePool
-from gruppetto.runtime.wire import Frame, HelloFrame, WelcomeFrame
+from gruppetto.runtime.redial import Redial
+from gruppetto.runtime.wire import FROM_SYNCER, Frame, HelloFrame, WelcomeFrame
 
 __all__ = ["LearnerClient", "Tensors"]
 
 log = logging.getLogger("gruppetto.learner")
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-"""Between two attempts to connect: doubled each time, with jitter, so that a crowd does not come back as one."""
+FIRST_PAUSE_S = 0.1
+"""Between two tries of one transfer; doubled each time."""
 LONGEST_RETRY_S = 1.0
 """Between two tries of one contribution."""
 TRIES = 3
@@ -64,8 +66,8 @@ DOWNLOADS, UPLOADS = 4, 2
 """Transfers at a time. Several connections fill a long link that one cannot."""
 HEARTBEATS_A_LEASE = 4
 
+
 _HELLO_REPLIES = frozenset({"WelcomeFrame", "Refusal"})
-_FROM_SYNCER = frozenset({"Refusal", "Begin", "Ask", "Rejection", "Announcement"})
 
 
 class Tensors(Protocol):
@@ -92,8 +94,8 @@ class LearnerClient:
     """Keeps ``core`` in touch with the syncer at ``address``.
 
     ``stall_s`` is how long a transfer may stand still. :attr:`news` is the lock around the core, and is notified
-    whenever something has changed. :attr:`failure` is what a person has to mend (set only before the first Welcome), or
-    a refusal; after either the client rests.
+    whenever something has changed. :attr:`failure` is what a person has to mend, or a refusal; after either the client
+    rests.
     """
 
     def __init__(
@@ -208,25 +210,25 @@ class LearnerClient:
 
     async def _dial_for_ever(self) -> None:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        pause_s = FIRST_PAUSE_S
+        redial = Redial(self._rng)
         async with self._http:
             while not self._closing:
-                welcomed = self.welcome
+                trouble: GruppettoError | None = None
+                began = self.clock.now()
                 try:
                     await self._session()
                 except ConnectionLost as wrong:
-                    self._lost(wrong)
+                    trouble = wrong
                 except (AddressError, ProtocolError) as wrong:
-                    if self.welcome is None:
+                    trouble = wrong
+                    if self.welcome is None and self.failure is None:
                         self._fail(wrong)
-                        return
-                    self._lost(wrong)
                 if self.failure is not None or self._closing:
                     return
-                if self.welcome is not welcomed:
-                    pause_s = FIRST_PAUSE_S
-                await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = redial.pause_s(lasted_s=self.clock.now() - began)
+                if trouble is not None:
+                    self._lost(trouble, again=redial.again)
+                await asyncio.sleep(pause_s)
 
     async def _session(self) -> None:
         """One connection, from Hello to its end."""
@@ -240,7 +242,7 @@ class LearnerClient:
                 return
             assert isinstance(reply, WelcomeFrame)
             self._stirs.clear()
-            self._welcomed(reply)
+            self._welcomed(reply, opens=True)
             try:
                 await _until_one_ends(
                     self._listen(socket),
@@ -263,12 +265,19 @@ class LearnerClient:
     async def _listen(self, socket: ControlSocket) -> None:
         while True:
             try:
-                frame = await socket.receive(_FROM_SYNCER)
+                frame = await socket.receive(FROM_SYNCER)
             except ConnectionLost:
                 if self._closing:
                     await asyncio.Event().wait()  # the session ends when the goodbye has arrived
                 raise
+            except NotAccepted as wrong:
+                self._fail(wrong)
+                raise
             match frame:
+                case WelcomeFrame():
+                    self._welcomed(
+                        frame, opens=False
+                    )  # the learner that was to give the first weights has gone, or the like
                 case Refusal():
                     self._refused(frame)
                     return
@@ -351,10 +360,19 @@ class LearnerClient:
                     self.news.notify_all()
 
     async def _send_seed(self, part: SeedPart) -> None:
+        """Give initial weights. A no that stays one is final: other weights will not come from here."""
         try:
             part.theta.ready()
             body = part.theta.values.view(np.uint8).data
-            await self._http.seed(self.core.learner, self.core.incarnation, part.fragment, body)
+            for attempt in range(TRIES):
+                try:
+                    await self._http.seed(self.core.learner, self.core.incarnation, part.fragment, body)
+                    return
+                except ProtocolError as wrong:  # perhaps damaged on its way, or the turn is somebody else's by now
+                    if attempt + 1 == TRIES:
+                        self._fail(ProtocolError(f"the syncer does not take this learner's initial weights: {wrong}"))
+                        raise
+                    await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0) * 2**attempt)
         finally:
             part.release()
 
@@ -389,7 +407,8 @@ class LearnerClient:
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _welcomed(self, frame: WelcomeFrame) -> None:
+    def _welcomed(self, frame: WelcomeFrame, *, opens: bool) -> None:
+        """``opens``: it opens a connection. Another on the same one asks this learner for its initial weights now."""
         for way, codec in (("uplink", frame.uplink), ("downlink", frame.downlink)):
             if codec not in CODECS:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
@@ -405,12 +424,12 @@ class LearnerClient:
             self.welcome, self.trouble = frame, ""
             if frame.welcome.incarnation != old_life:
                 self.backlog.new_life()
+            self.reconnects += opens and not first
             self._step(frame.welcome)
         if first:
             self._heartbeats = self._dial_heart(period_s=frame.liveness_s / HEARTBEATS_A_LEASE)
             self._heartbeats.start()
-        else:
-            self.reconnects += 1
+        elif opens:
             log.info("connected to %s again, at round %d", self.address, frame.welcome.round)
 
     def _refused(self, refusal: Refusal) -> None:
@@ -423,12 +442,13 @@ class LearnerClient:
             self.failure, self.trouble = failure, str(failure)
             self.news.notify_all()
 
-    def _lost(self, why: GruppettoError) -> None:
+    def _lost(self, why: GruppettoError, *, again: bool) -> None:
+        """``again``: the connection before this one did not last either."""
         with self.news:
             is_news, self.trouble = not self.trouble, str(why)
             self.news.notify_all()
         if is_news and self.welcome is not None:
-            log.warning("%s; training goes on, dialling again", why)
+            log.log(logging.DEBUG if again else logging.WARNING, "%s; training goes on, dialling again", why)
 
     def _step(self, event: LearnerEvent) -> None:
         """Take one event to the core, with the lock held."""

@@ -39,7 +39,7 @@ from gruppetto.runtime.wire import (
     encode_frame,
 )
 
-__all__ = ["ControlSocket", "HttpSyncer"]
+__all__ = ["ControlSocket", "HttpSyncer", "NotAccepted"]
 
 CHUNK_BYTES = 1 << 19
 """Bodies leave in chunks of this size: big enough to be cheap, small enough to notice a stall."""
@@ -47,6 +47,10 @@ PING_S = 30.0
 """A control connection on which neither a frame nor a pong has come for one and a half of this is given up."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
+
+
+class NotAccepted(ProtocolError):
+    """The syncer closed the control connection because of what this learner said on it."""
 
 
 class ControlSocket:
@@ -74,8 +78,8 @@ class ControlSocket:
             case _:
                 code = self._socket.close_code
                 said = message.extra if isinstance(message.extra, str) and message.extra else f"code {code}"
-                if code == CloseCode.PROTOCOL:
-                    raise ProtocolError(f"{self._address} does not accept what this learner says: {said}")
+                if code == CloseCode.PROTOCOL and message.type is not aiohttp.WSMsgType.ERROR:
+                    raise NotAccepted(f"{self._address} does not accept what this learner says: {said}")
                 raise ConnectionLost(f"{self._address}: the control connection was closed ({said})")
 
     async def close(self) -> None:

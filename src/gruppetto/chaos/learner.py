@@ -1,0 +1,385 @@
+"""A learner's process: the shipping core and the shipping backlog, in a loop made of planned boundaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gruppetto.chaos.network import Road, Wire
+from gruppetto.chaos.plan import LONGEST_PAUSE_S, LearnerPlan
+from gruppetto.chaos.record import Checkpoint
+from gruppetto.chaos.truth import Batch, Cargo, Content, Work
+from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Seed, TakeSnapshot
+from gruppetto.protocol.events import Arrived, Boundary, LearnerEvent, LinkDown, StepDone, StepStarted
+from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Progress, Refusal
+from gruppetto.protocol.units import Fragment, LearnerId, Version
+from gruppetto.runtime.backlog import Backlog, Offer
+from gruppetto.runtime.wire import Frame, WelcomeFrame
+
+if TYPE_CHECKING:
+    from gruppetto.chaos.world import World
+
+__all__ = ["LearnerProcess"]
+
+FIRST_PAUSE_S = 0.1
+UPLOADS, DOWNLOADS = 2, 4
+"""Transfers at a time."""
+FINAL_WEIGHTS_S = 10.0
+"""How long a finished learner waits for the last weights."""
+
+
+class LearnerProcess:
+    """One life of one learner. ``checkpoint``: what it begins from."""
+
+    def __init__(
+        self, plan: LearnerPlan, world: World, *, name: str, session: str, checkpoint: Checkpoint | None = None
+    ) -> None:
+        self.plan, self.world, self.name = plan, world, LearnerId(name)
+        self.core = world.make_learner(self.name, session=session, layout_hash=world.layout_hash)
+        self.checkpoint: Checkpoint | None = None
+        self.road: Road = world.roads[plan.name]
+        self.backlog = Backlog()
+        self.wire: Wire | None = None
+        self.alive, self.paused, self.left = True, False, False
+        self.begun = False
+        """Its first step has begun: from now on it never waits."""
+        self.stepping = False
+        self.trained = 0
+        """Tokens."""
+        self.refusal: Refusal | None = None
+        self.welcomed_at = 0
+        """The newest round of which a Welcome has told it."""
+        self.sick_until = 0.0
+        """Its contributions hold NaN until then."""
+        self.record = world.records[plan.name]
+        self._rng = random.Random(f"{world.plan.seed} {session}")
+        self._held: list[Callable[[], None]] = []
+        self._connections = 0
+        self._uploading = 0
+        self._pulling: set[Fragment] = set()
+        self._pause_s = FIRST_PAUSE_S
+        self._wanted_seed = False
+        self.of_old_life: set[Fragment] = set()
+        """Fragments that hold work of a life whose account is closed."""
+        self._arrived: dict[Fragment, Content] = {}
+        self._bases: dict[Fragment, Content] = {}
+        self._batches: dict[Fragment, list[Batch]] = {}
+        self._snapshots: dict[Fragment, Work] = {}
+        self._sent: dict[Fragment, Work] = {}
+        if checkpoint is not None:
+            self.core.restore(checkpoint.state)
+            self._bases = dict(checkpoint.bases)
+            self._batches = {p: list(batches) for p, batches in checkpoint.batches.items()}
+
+    # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def present(self) -> bool:
+        """It lives, has not left, and nobody has turned it away."""
+        return self.alive and not self.left and self.refusal is None
+
+    def start(self) -> None:
+        self._dial()
+        self._beat()
+
+    def kill(self, *, silent: bool) -> None:
+        """kill −9; ``silent``: its machine goes with it, and no connection is closed."""
+        self.alive = False
+        if self.wire is not None:
+            if silent:
+                self.wire.go_deaf()
+            else:
+                self.wire.hang_up()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def go_on(self) -> None:
+        """SIGCONT: what has come meanwhile is found waiting."""
+        self.paused = False
+        held, self._held = self._held, []
+        for do in held:
+            self._awake(do)
+
+    def leave(self) -> None:
+        """Say goodbye, if there is anybody to hear it."""
+        if self.present:
+            self.left = True
+            if self.wire is not None and self.core.linked:
+                self._send_frames(self.wire)
+                self.wire.up(self.core.goodbye())
+                self.wire.hang_up()
+
+    def _awake(self, do: Callable[[], None]) -> None:
+        """What a process does, it does while it runs."""
+        if not self.alive:
+            return
+        if self.paused:
+            self._held.append(do)
+        else:
+            do()
+
+    def _later(self, delay_s: float, do: Callable[[], None]) -> None:
+        self.world.engine.after(delay_s, lambda: self._awake(do))
+
+    # ── the link ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_frame(self, wire: Wire, frame: Frame) -> None:
+        self._awake(lambda: self._hear(wire, frame))
+
+    def on_closed(self, wire: Wire) -> None:
+        self._awake(lambda: self._lose(wire))
+
+    def hear_ghost(self, frame: Frame) -> None:
+        """A message of another life arrives."""
+        if self.present and not self.paused and not isinstance(frame, WelcomeFrame | Refusal):
+            with self.world.watch.nothing_changes_in_learner(self, frame):
+                actions = self.core.step(self.world.engine.now, frame)  # type: ignore[arg-type]
+                self.world.watch.ghost_answered(frame, actions)
+
+    def _dial(self) -> None:
+        if not self.present or self.wire is not None:
+            return
+        syncer = self.world.syncer
+        if syncer is None or self.road.blocked:
+            self._dial_again()
+            return
+        self.wire = Wire(self, syncer, self.world.engine, self.world.plan.ping_s)
+        self.wire.open(self.core.hello())
+
+    def _dial_again(self) -> None:
+        self._later(self._pause_s * self._rng.uniform(0.5, 1.0), self._dial)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _hear(self, wire: Wire, frame: Frame) -> None:
+        if wire is not self.wire or self.left:
+            return
+        self.record.heard.append(frame)
+        match frame:
+            case WelcomeFrame(welcome=welcome):
+                wire.welcomed, self._pause_s = True, FIRST_PAUSE_S
+                self.record.turn((welcome.epoch, welcome.incarnation))
+                self.welcomed_at = max(self.welcomed_at, welcome.round)
+                if welcome.incarnation != self.core.incarnation:
+                    self.backlog.new_life()
+                    self.of_old_life = set(self._bases)
+                self._feed(welcome)
+            case Refusal():
+                self.refusal = frame
+                self._feed(frame)
+                self.world.was_refused(self, frame.reason)
+            case _:
+                self._feed(frame)  # type: ignore[arg-type]
+
+    def _lose(self, wire: Wire) -> None:
+        if wire is not self.wire:
+            return
+        self.wire = None
+        self._connections += 1
+        for _ in range(self._uploading):
+            self.backlog.uploaded()
+        for fragment in self._pulling:
+            self.backlog.pulled(fragment)
+        self._uploading = 0
+        self._pulling.clear()
+        if wire.welcomed:
+            self._feed(LinkDown())
+            self.backlog.link_down()
+        self._dial_again()
+
+    def _beat(self) -> None:
+        """On a connection of its own; one that cannot be sent now is given up."""
+        if self.present:
+            if self.core.linked and not self.road.blocked and self.world.syncer is not None:
+                beat = Heartbeat(learner=self.name, incarnation=self.core.incarnation)
+                self.road.carry(lambda: self.world.tell(beat))
+            self._later(self.world.setting.liveness_s / 4, self._beat)
+
+    # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _feed(self, event: LearnerEvent) -> None:
+        now = self.world.engine.now
+        actions = self.core.step(now, event)
+        self.world.record(now, self.name, event, actions)
+        for action in actions:
+            self._perform(action)
+        self._pump()
+        if not self.begun:
+            # Before training starts, nothing forbids touching the parameters at once.
+            if isinstance(event, Arrived):
+                self._feed(Boundary())
+            elif self.core.ready and self.core.linked:
+                self.begun = True
+                self._start_step()
+
+    def _perform(self, action: LearnerAction) -> None:
+        match action:
+            case Progress():
+                self.backlog.report(action)
+            case Answer():
+                self._offer(action)
+            case Deferred():
+                self.backlog.defer(action)
+            case Pull():
+                self.backlog.want(action.fragment, action.version)
+            case Seed():
+                self._wanted_seed = True
+            case Apply():
+                self._apply(action)
+            case TakeSnapshot():
+                self._snapshots = {p: self._work(p) for p in action.fragments}
+            case _:
+                raise AssertionError(action)
+
+    # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_step(self) -> None:
+        """One step after another, for as long as the process lives: nothing here waits for anybody."""
+        if self.left or not self.core.begun:
+            return
+        if self.core.finished:
+            self._finish(self.world.engine.now + FINAL_WEIGHTS_S)
+            return
+        self.stepping = True
+        stamp = 1 + max(self.core.clock, self.core.newest_round)
+        self._feed(StepStarted())
+        batch = Batch(self.core.slot, self.core.cursor, self.plan.tokens_per_step)
+        self._later(self.plan.pace.next_step_s(self._rng), lambda: self._finish_step(batch, stamp))
+
+    def _finish_step(self, batch: Batch, stamp: int) -> None:
+        self.stepping = False
+        self.trained += batch.tokens
+        for batches in self._batches.values():
+            batches.append(batch)
+        self._feed(StepDone(tokens=batch.tokens, cursor=self.core.cursor + 1))
+        self.world.watch.step_done(self, stamp)
+        if self.core.steps % self.plan.checkpoint_every == 0 and self.core.synchronised:
+            held = {p: tuple(batches) for p, batches in self._batches.items()}
+            self.checkpoint = Checkpoint(state=self.core.snapshot(), bases=dict(self._bases), batches=held)
+        self._start_step()
+
+    def _finish(self, deadline: float) -> None:
+        """The run is over: take the last weights, say goodbye."""
+        if self.core.linked and self.backlog.downloads and self.world.engine.now < deadline:
+            self._later(0.1, lambda: self._finish(deadline))
+            return
+        self._feed(Boundary())
+        self.leave()
+
+    def _work(self, fragment: Fragment) -> Work:
+        base = self._bases[fragment]
+        return Work(
+            session=self.core.session,
+            base=base.number,
+            base_version=base.version,
+            batches=tuple(self._batches[fragment]),
+            finite=self.world.engine.now >= self.sick_until,
+        )
+
+    def _apply(self, action: Apply) -> None:
+        p = action.fragment
+        # A new life may be told to apply what it holds again.
+        arrived = self._arrived.pop(p, None) or self._bases[p]
+        self.world.watch.applied(self, action, arrived, self._bases.get(p))
+        self.of_old_life.discard(p)
+        sent = self._sent.pop(p, None)
+        kept: list[Batch] = []
+        if action.mode is ApplyMode.CARRY:
+            assert sent is not None
+            kept = self._batches[p][len(sent.batches) :]
+        self._bases[p], self._batches[p] = arrived, kept
+
+    def _offer(self, answer: Answer) -> None:
+        work = self._snapshots.get(answer.fragment)
+        self.world.watch.offered(self, answer, work, self._bases[answer.fragment])
+        assert work is not None
+        self._sent[answer.fragment] = work
+        self.backlog.offer(Offer(answer=answer, base=Cargo(None), theta=Cargo(work)))
+
+    # ── transfers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def stir(self) -> None:
+        """The road is free again."""
+        self._awake(self._pump)
+
+    def _pump(self) -> None:
+        """Send and fetch all that can be sent and fetched now."""
+        wire = self.wire
+        if wire is None or not wire.welcomed or self.left:
+            return
+        if self.road.blocked and not self.road.holds:
+            return
+        self._send_frames(wire)
+        if self._wanted_seed:
+            self._wanted_seed = False
+            learner, incarnation = self.name, self.core.incarnation
+            self.road.carry(lambda: self.world.seed(learner, incarnation), lost=lambda: self._give_up(wire))
+        while self._uploading < UPLOADS and (job := self.backlog.next_upload()) is not None:
+            assert isinstance(job, Offer) and isinstance(job.theta, Cargo) and job.theta.what is not None
+            self._upload(job.answer, job.theta.what)
+        while len(self._pulling) < DOWNLOADS and (wanted := self.backlog.next_pull()) is not None:
+            self._download(wire, *wanted)
+
+    def _send_frames(self, wire: Wire) -> None:
+        for frame in self.backlog.take_frames():
+            self.record.said.append(frame)
+            wire.up(frame)
+
+    def _upload(self, answer: Answer, work: Work) -> None:
+        """Until it is delivered, or its round is over."""
+        self._uploading += 1
+        self.record.contributed.append((answer, work))
+        connection = self._connections
+
+        def send() -> None:
+            if connection != self._connections:
+                return
+            if self.core.newest_round >= answer.round or self.core.epoch != answer.epoch:
+                self._uploaded()
+                return
+            self.road.carry(
+                lambda: self.world.contribute(answer, work),
+                delivered=lambda: self._awake(lambda: self._uploaded() if connection == self._connections else None),
+                lost=lambda: self._later(FIRST_PAUSE_S, send),
+                may_repeat=True,
+            )
+
+        send()
+
+    def _uploaded(self) -> None:
+        self._uploading -= 1
+        self.backlog.uploaded()
+        self._pump()
+
+    def _download(self, wire: Wire, fragment: Fragment, version: Version) -> None:
+        self._pulling.add(fragment)
+        connection = self._connections
+
+        def serve() -> None:
+            content = self.world.serve(fragment)
+            if content is None or content.version < version:
+                self.road.carry(lambda: self._give_up(wire))
+            else:
+                self.road.carry(
+                    lambda: self._awake(lambda: self._downloaded(connection, fragment, content)),
+                    lost=lambda: self._give_up(wire),
+                )
+
+        self.road.carry(serve, lost=lambda: self._give_up(wire))
+
+    def _downloaded(self, connection: int, fragment: Fragment, content: Content) -> None:
+        if connection != self._connections or self.left:
+            return  # a transfer ends with the connection that it was started under
+        self._pulling.discard(fragment)
+        self.backlog.pulled(fragment)
+        waiting = self._arrived.get(fragment)
+        if waiting is None or waiting.version < content.version:
+            self._arrived[fragment] = content
+        self._feed(Arrived(fragment=fragment, version=content.version))
+
+    def _give_up(self, wire: Wire) -> None:
+        """A transfer has failed for good: the connection is made anew."""
+        if self.alive and wire is self.wire:
+            wire.hang_up()
+            self.on_closed(wire)

@@ -1,0 +1,157 @@
+"""What happens in one fuzzed world: who lives in it, how slow everything is, and what goes wrong when.
+
+A plan is all there is to know: the same plan gives the same history, to the last event. It is plain JSON on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from gruppetto.errors import DataError
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.sim import Link, Pace, SyncerCosts
+
+__all__ = ["LONGEST_PAUSE_S", "SYNCER", "Fault", "FaultKind", "LearnerPlan", "Plan", "read_plan", "write_plan"]
+
+SYNCER = "syncer"
+"""Whom a fault hits when it hits no learner."""
+LONGEST_PAUSE_S = 2.0
+"""Between two attempts of a learner to connect."""
+
+
+class FaultKind(StrEnum):
+    """What can go wrong. ``lasts_s`` and ``how`` of a :class:`Fault` mean what stands here."""
+
+    CRASH_SYNCER = "crash-syncer"
+    """kill −9. It is started again after ``lasts_s``. ``how``: at which action, see :data:`CRASH_POINTS`."""
+    POWER_LOSS = "power-loss"
+    """The same, but no connection is closed: learners find out by silence."""
+    PERSIST_FAILS = "persist-fails"
+    """The disk refuses commits for ``lasts_s``."""
+    SLOW_SYNCER = "slow-syncer"
+    """Folds, outer steps, commits and publications take ten times as long for ``lasts_s``."""
+    DIVERGE = "diverge"
+    """The next outer step gives a fragment that is not finite."""
+    KILL = "kill"
+    """kill −9 of a learner, started again after ``lasts_s``. ``how``: see :data:`RETURNS`."""
+    PAUSE = "pause"
+    """SIGSTOP for ``lasts_s``, then SIGCONT."""
+    DOUBLE = "double"
+    """A second process starts under the same name while the first one lives."""
+    LEAVE = "leave"
+    """It says goodbye, and comes back as a new process after ``lasts_s``."""
+    CUT = "cut"
+    """All connections of a learner break; what is on its way is lost."""
+    HALF_OPEN = "half-open"
+    """The control connection swallows everything and nobody is told. ``how``: "up", "down" or "" for both ways."""
+    PARTITION = "partition"
+    """Nothing passes between a learner and the syncer for ``lasts_s``. ``how`` = "holds": what was said is held back
+    on the way and arrives late; otherwise it waits at the sender and is coalesced."""
+    STORM = "storm"
+    """For ``lasts_s`` bodies of a learner are late, lost, or arrive twice."""
+    NOT_FINITE = "not-finite"
+    """For ``lasts_s`` every contribution of a learner holds NaN."""
+    REPLAY = "replay"
+    """Contributions sent before, of whatever life, arrive once more."""
+    GHOST = "ghost"
+    """Messages of an earlier epoch or incarnation arrive once more, both ways."""
+
+
+CRASH_POINTS = ("", "Send", "Fold", "TakeOuterStep", "Persist", "Persist+", "Publish", "Publish+", "Published")
+"""At once; before the next action of this name; durable but not yet told; with half of the learners told."""
+RETURNS = ("", "checkpoint", "silent", "renamed")
+"""As a fresh process; from its newest checkpoint; after a death that closed no connection; under another name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    at_s: float
+    kind: FaultKind
+    who: str = SYNCER
+    lasts_s: float = 0.0
+    how: str = ""
+
+    def __str__(self) -> str:
+        lasts = f" for {self.lasts_s:g} s" if self.lasts_s else ""
+        return f"{self.at_s:7.3f} s  {self.kind.value}{' ' + self.how if self.how else ''} {self.who}{lasts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerPlan:
+    """A learner that lives until something goes wrong."""
+
+    name: str
+    pace: Pace
+    link: Link
+    tokens_per_step: int
+    joins_at_s: float = 0.0
+    checkpoint_every: int = 5
+    """Steps between two checkpoints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole world. Until ``calm_at_s`` anything may fail; then everything is mended, and progress must resume."""
+
+    seed: int
+    setting: ProtocolSetting
+    learners: tuple[LearnerPlan, ...]
+    costs: SyncerCosts
+    calm_at_s: float
+    ping_s: float
+    """A connection on which nothing has passed for so long is given up by both ends."""
+    goodbye_s: float
+    """How long the syncer of a finished run waits for goodbyes."""
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def settle_s(self) -> float:
+        """How long after ``calm_at_s`` everything must be well again.
+
+        Every silence is noticed once (lease and ping), everybody has dialled once more, the run has begun again, and
+        each fragment has come round twice at the pace of the slowest learner, which K = M allows.
+        """
+        setting, costs = self.setting, self.costs
+        slowest_s = max(learner.pace.step_s * (1 + learner.pace.jitter) for learner in self.learners)
+        latency_s = max(learner.link.latency_s for learner in self.learners)
+        folds = len(self.learners) * -(-setting.num_fragments // setting.sync_period)
+        round_s = 2 * slowest_s + 12 * latency_s + 3 * (folds * costs.fold_s + costs.merge_s + costs.persist_s)
+        noticed_s = 2 * (setting.liveness_s + self.ping_s + LONGEST_PAUSE_S) + setting.start_timeout_s
+        return noticed_s + (2 * setting.sync_period + 6) * (round_s + 3 * costs.publish_s)
+
+    def __str__(self) -> str:
+        s = self.setting
+        lines = [
+            f"seed {self.seed}: M={len(self.learners)} P={s.num_fragments} H={s.sync_period} K={s.min_quorum} "
+            f"τ={s.overlap_steps} W={s.snapshot_window} grace={'on' if s.grace else 'off'} apply={s.apply.value} "
+            f"when_short={s.when_short} stale={s.stale} T={s.rounds} liveness={s.liveness_s:g} s",
+        ]
+        lines += [
+            f"  {a.name}: step {a.pace.step_s:g} s ± {a.pace.jitter:.0%}, latency {a.link.latency_s:g} s"
+            + (f", joins at {a.joins_at_s:g} s" if a.joins_at_s else "")
+            for a in self.learners
+        ]
+        return "\n".join([*lines, *(f"  {fault}" for fault in self.faults), f"  {self.calm_at_s:7.3f} s  calm"])
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """As indented JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file that :func:`write_plan` wrote. Raises :class:`DataError`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as wrong:
+        raise DataError(
+            f"cannot be read ({wrong.strerror})", where=str(path), fix="name a plan of the fuzzer"
+        ) from wrong
+    except (msgspec.DecodeError, ValueError) as wrong:
+        raise DataError(f"is no plan of the fuzzer ({wrong})", where=str(path)) from wrong

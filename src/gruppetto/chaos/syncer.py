@@ -1,0 +1,295 @@
+"""The syncer's process: the shipping core and the shipping switchboard, two workers, and a disk that outlives it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gruppetto.chaos.disk import Commit
+from gruppetto.chaos.network import Wire
+from gruppetto.chaos.truth import Content, Work
+from gruppetto.protocol.actions import Fold, Persist, Publish, Send, SyncerAction, TakeOuterStep
+from gruppetto.protocol.events import (
+    Folded,
+    LinkLost,
+    OuterStepped,
+    Persisted,
+    PersistFailed,
+    Published,
+    Seeded,
+    Settle,
+    SyncerEvent,
+    Tick,
+)
+from gruppetto.protocol.messages import Answer, Hello, Welcome
+from gruppetto.protocol.round import Phase
+from gruppetto.protocol.syncer import SyncerCore
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
+from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.switchboard import Switchboard
+from gruppetto.runtime.wire import CloseCode, Frame, HelloFrame, ProgressFrame, WelcomeFrame
+from gruppetto.trace.schema import core_header
+
+if TYPE_CHECKING:
+    from gruppetto.chaos.world import World
+
+__all__ = ["SyncerProcess"]
+
+_log = logging.getLogger("gruppetto.chaos")
+
+
+class SyncerProcess:
+    """One life of the syncer. It begins from what is durable, with an epoch of its own."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.alive, self.over = True, False
+        self.epoch = world.disk.claim_epoch()
+        self._rng = random.Random(f"{world.plan.seed} syncer {self.epoch}")
+        commit = world.disk.commit
+        self.published: dict[Fragment, Content] = dict(enumerate(commit.contents)) if commit else {}  # type: ignore[arg-type]
+        self._pending: dict[Fragment, Content] = {}
+        self._merging: dict[Fragment, list[tuple[Work, int]]] = {}
+        self.wires: list[Wire] = []
+        self._seeder: tuple[LearnerId, Incarnation] | None = None
+        self._at_the_door: tuple[Work, int] | None = None
+        self._settling = False
+        self._settle_at: float | None = None
+        self._merger_free_at = self._disk_free_at = 0.0
+        self._wakes_at: float | None = None
+        self._make_core()
+
+    def _make_core(self) -> None:
+        commit = self.world.disk.commit
+        self.core: SyncerCore = self.world.make_syncer(
+            self.world.setting,
+            run_id=self.world.run_id,
+            layout_hash=self.world.layout_hash,
+            epoch=self.epoch,
+            state=commit.state if commit else None,
+        )
+        self.switchboard = Switchboard(self._dress, Complaints(_log))
+        if self.world.trace is not None:
+            made_of = core_header(
+                self.world.setting,
+                run_id=self.world.run_id,
+                layout_hash=self.world.layout_hash,
+                epoch=self.epoch,
+                state=commit.state if commit else None,
+            )
+            self.world.trace.header(made_of)
+        self.world.watch.new_core(self)
+
+    def begin(self) -> None:
+        """Take up what the last life has left."""
+        if self.world.disk.commit is not None:
+            self.feed(Tick())
+
+    # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def greet(self, wire: Wire, hello: Hello) -> None:
+        if not self.alive:
+            wire.end_of_syncer()
+            return
+        if self.core.phase is Phase.SEEDING and not self.core.members.connected():
+            self._make_core()  # nobody has seeded and nobody is here: nothing binds the next learner
+        self.wires = [other for other in self.wires if other.closing is None and not other._broken]
+        self.wires.append(wire)
+        self.switchboard.plug_in(wire)
+        self.feed(hello)
+
+    def receive(self, wire: Wire, frame: Frame) -> None:
+        if self.alive and wire.closing is None and self.switchboard.is_current(wire):
+            self.feed(_event_of(frame))
+
+    def lost(self, wire: Wire) -> None:
+        if self.alive and self.switchboard.unplug(wire) and wire.incarnation:
+            self.feed(LinkLost(learner=wire.learner, incarnation=wire.incarnation))
+
+    def hear_ghost(self, frame: Frame) -> None:
+        """A message of another life arrives. What is due now by the clock is done before."""
+        self.feed(Tick())
+        with self.world.watch.nothing_changes_in_syncer(self, frame):
+            self.feed(_event_of(frame))
+
+    def contribute(self, answer: Answer, work: Work) -> None:
+        """A contribution and its body are here."""
+        self._at_the_door = (work, answer.tokens)
+        self.world.watch.at_the_gate(self, answer, work)
+        self.feed(replace(answer, finite=work.finite))
+        self._at_the_door = None
+
+    def seed(self, learner: LearnerId, incarnation: Incarnation) -> None:
+        """The initial weights are here; they count if they were asked for."""
+        if self._seeder == (learner, incarnation):
+            self._seeder = None
+            for p in range(self.world.setting.num_fragments):
+                self._pending[Fragment(p)] = self.world.new_content(Fragment(p), Version(0))
+            self.feed(Seeded(learner=learner, incarnation=incarnation))
+
+    def die(self, *, silent: bool) -> None:
+        """kill −9, or, ``silent``, with its whole machine."""
+        self.alive = False
+        for wire in self.wires:
+            if silent:
+                wire.go_deaf()
+            else:
+                wire.end_of_syncer()
+
+    def feed(self, event: SyncerEvent) -> None:
+        if not self.alive or self.over:
+            return
+        now = self.world.engine.now
+        actions = self.core.step(now, event)
+        self.world.record(now, "syncer", event, actions)
+        self.world.watch.stepped(self, event, actions)
+        for action in actions:
+            if self.world.dies_at(type(action).__name__):
+                return
+            self._perform(action)
+        self._plan_wake()
+        if self.core.phase is Phase.FINISHED and not self._settling:
+            self._look_for_the_end()
+
+    # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _perform(self, action: SyncerAction) -> None:
+        match action:
+            case Send(message=message):
+                if isinstance(message, Welcome) and message.seed:
+                    self._seeder = (action.to, message.incarnation)
+                self.switchboard.send(action.to, action.session, message)
+            case Fold():
+                self._fold(action)
+            case TakeOuterStep():
+                self._take_outer_step(action)
+            case Persist():
+                self._persist(action)
+            case Publish():
+                self._publish(action)
+            case _:
+                pass  # for the record, or bytes that nobody keeps
+
+    def _fold(self, action: Fold) -> None:
+        arrived = self._at_the_door
+        assert arrived is not None, "a contribution is decided on with its bytes at hand"
+
+        def fold() -> None:
+            self._merging.setdefault(action.fragment, []).append(arrived)
+            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner))
+
+        self.world.watch.folding(self, action, arrived[0])
+        self._merge(self.world.plan.costs.fold_s, fold)
+
+    def _take_outer_step(self, action: TakeOuterStep) -> None:
+        diverged = action.fragments[:1] if self.world.takes_divergence() else ()
+        parts = {p: self._merging.pop(p, []) for p in action.fragments}
+        for p in action.fragments:
+            if p not in diverged:
+                works, booked = [work for work, _ in parts[p]], [tokens for _, tokens in parts[p]]
+                self._pending[p] = self.world.new_content(p, Version(action.round), tuple(works), tuple(booked))
+        self.world.watch.outer_step(self, action, parts)
+        stepped = OuterStepped(round=action.round, not_finite=diverged)
+        self._merge(self.world.plan.costs.merge_s, lambda: self.feed(stepped))
+
+    def _persist(self, action: Persist) -> None:
+        contents = {**self.published, **{p: self._pending[p] for p in action.fragments}}
+        commit = Commit(state=action.state, contents=tuple(contents[p] for p in sorted(contents)))
+
+        def done() -> None:
+            if not self.world.disk.write(self.world.engine.now, commit):
+                self.feed(PersistFailed(round=action.round, why="the disk is full"))
+                if self._settling:
+                    self.world.engine.after(1.0, lambda: self.feed(Settle()))
+                return
+            self.world.watch.durable(commit)
+            if self.world.dies_at("Persist+"):
+                return
+            self.feed(Persisted(round=action.round))
+            if self._settling:
+                self._put_away()
+
+        self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
+
+    def _publish(self, action: Publish) -> None:
+        news = action.message
+        for p, _ in news.versions:
+            self.published[p] = self._pending.pop(p)
+        if self.world.dies_at("Publish+", lambda: self.switchboard.announce(action.to[::2], news)):
+            return
+        self.switchboard.announce(action.to, news)
+        done = Published(round=news.round)
+
+        def completed() -> None:
+            if not self.world.dies_at("Published"):
+                self.feed(done)
+
+        self.world.engine.after(self.world.plan.costs.publish_s, lambda: completed() if self.alive else None)
+
+    def _merge(self, cost_s: float, do: Callable[[], None]) -> None:
+        self._merger_free_at = self._queue(self._merger_free_at, cost_s, do)
+
+    def _queue(self, free_at: float, cost_s: float, do: Callable[[], None]) -> float:
+        """A worker does one thing after another; returns when it is free again."""
+        cost_s *= self._rng.uniform(0.5, 1.5) * self.world.slowness
+        free_at = max(free_at, self.world.engine.now) + cost_s
+        self.world.engine.at(free_at, lambda: do() if self.alive else None)
+        return free_at
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _plan_wake(self) -> None:
+        """Only one pending wake counts: an earlier one replaces it, a later one is asked for when it fires."""
+        wake = self.core.wake_at
+        if wake is None or (self._wakes_at is not None and self._wakes_at <= wake):
+            return
+        self._wakes_at = wake
+        self.world.engine.at(wake, lambda: self._wake(wake))
+
+    def _wake(self, planned: float) -> None:
+        if planned == self._wakes_at and self.alive:
+            self._wakes_at = None
+            self.feed(Tick())
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_for_the_end(self) -> None:
+        if not self.core.members.connected():
+            self._settle()
+        elif self._settle_at is None:
+            self._settle_at = self.world.engine.now + self.world.plan.goodbye_s
+            self.world.engine.at(self._settle_at, self._settle)
+
+    def _settle(self) -> None:
+        if self.alive and not self._settling:
+            self._settling = True
+            self.feed(Settle())
+
+    def _put_away(self) -> None:
+        self.over = True
+        self.switchboard.close_all(CloseCode.GOING_AWAY, "the run is over")
+
+    def _dress(self, welcome: Welcome) -> WelcomeFrame:
+        return WelcomeFrame(
+            welcome=welcome,
+            fragmenter="balanced",
+            fragments_asked=welcome.num_fragments,
+            merge=(),
+            uplink="fp32",
+            downlink="fp32",
+            layout_hash=self.world.layout_hash,
+            fragmentation_hash="",
+            liveness_s=self.world.setting.liveness_s,
+            run={},
+        )
+
+
+def _event_of(frame: Frame) -> SyncerEvent:
+    """What the service makes of a frame."""
+    if isinstance(frame, ProgressFrame):
+        return frame.progress
+    assert not isinstance(frame, HelloFrame | WelcomeFrame)
+    return frame  # type: ignore[return-value]

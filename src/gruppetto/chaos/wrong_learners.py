@@ -1,0 +1,126 @@
+"""Learners with one thing done wrong, as their docstrings say; :mod:`gruppetto.chaos.canaries` says who must notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gruppetto.protocol.events import LinkDown, StepDone, StepStarted
+from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.messages import Announcement, Ask, Welcome
+from gruppetto.protocol.units import Fragment
+
+__all__ = [
+    "AnswersWithoutWork",
+    "BeginsItsSlotAgain",
+    "HeedsEveryEpoch",
+    "KeepsOldSnapshots",
+    "KeepsTheWorkOfItsLastLife",
+    "NeverResetsItsCounters",
+    "StampsAtTheEnd",
+    "StaysBehindAfterAReconnect",
+    "WaitsForItsSyncer",
+]
+
+
+class StampsAtTheEnd(LearnerCore):
+    """The Lamport stamp is taken when the step ends."""
+
+    def _on_step_started(self, now: float, event: StepStarted) -> None:
+        self._started_at = now
+
+    def _on_step_done(self, now: float, event: StepDone) -> None:
+        self.clock = 1 + max(self.clock, self.newest_round)
+        super()._on_step_done(now, event)
+
+
+class AnswersWithoutWork(LearnerCore):
+    """Copies of what it has just received are offered as contributions."""
+
+    def _take_snapshots(self) -> None:
+        idle = [fragment for fragment in self.fragments if fragment.steps == 0]
+        for fragment in idle:
+            fragment.steps = 1
+        super()._take_snapshots()
+        for fragment in idle:
+            fragment.steps = 0
+        for p, mark in self._marks.items():
+            if self.fragments[p].steps == 0:
+                self._marks[p] = replace(mark, steps=0)
+
+
+class KeepsOldSnapshots(LearnerCore):
+    """A snapshot outlives the boundary, and the value it was taken against."""
+
+    def _take_snapshots(self) -> None:
+        old = dict(self._marks)
+        super()._take_snapshots()
+        self._marks = {**old, **self._marks}
+
+    def _apply_arrived(self, fragment: Fragment) -> Any:
+        mark = self._marks.get(fragment)
+        applied = super()._apply_arrived(fragment)
+        if mark is not None:
+            self._marks[fragment] = mark
+        return applied
+
+
+class WaitsForItsSyncer(LearnerCore):
+    """Without a link there is no training."""
+
+    def _on_link_down(self, now: float, event: LinkDown) -> None:
+        super()._on_link_down(now, event)
+        self.begun = False
+
+
+class HeedsEveryEpoch(LearnerCore):
+    """Whoever asks is answered."""
+
+    def _on_ask(self, now: float, ask: Ask) -> None:
+        super()._on_ask(now, replace(ask, epoch=self.epoch))
+
+    def _on_announcement(self, now: float, news: Announcement) -> None:
+        super()._on_announcement(now, replace(news, epoch=self.epoch))
+
+
+class NeverResetsItsCounters(LearnerCore):
+    """Work that was overwritten is counted in the next contribution."""
+
+    def _apply_arrived(self, fragment: Fragment) -> Any:
+        state = self.fragments[fragment]
+        steps, tokens = state.steps, state.tokens
+        applied = super()._apply_arrived(fragment)
+        state.steps, state.tokens = state.steps + steps, state.tokens + tokens
+        return applied
+
+
+class BeginsItsSlotAgain(LearnerCore):
+    """A new life starts its data slot at the first batch, whatever was merged of it."""
+
+    def _on_welcome(self, now: float, welcome: Welcome) -> None:
+        super()._on_welcome(now, replace(welcome, cursor=0))
+
+
+class KeepsTheWorkOfItsLastLife(LearnerCore):
+    """A new life counts from zero, but what the model holds stays in it."""
+
+    def _on_welcome(self, now: float, welcome: Welcome) -> None:
+        arrived = dict(self._arrived)
+        super()._on_welcome(now, welcome)
+        self._arrived = arrived
+
+
+class StaysBehindAfterAReconnect(LearnerCore):
+    """What was on its way when the link broke is thought to come still."""
+
+    def _on_link_down(self, now: float, event: LinkDown) -> None:
+        self.linked = False
+        self._owed.clear()
+
+    def _on_welcome(self, now: float, welcome: Welcome) -> None:
+        wanted = dict(self._wanted)
+        self._wanted.clear()
+        super()._on_welcome(now, replace(welcome, versions=()))
+        self._wanted = wanted
+        for p, version in enumerate(welcome.versions):
+            self._want(Fragment(p), version)
