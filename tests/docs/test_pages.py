@@ -37,6 +37,11 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert not missing, missing
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_is_unfinished(page: Path) -> None:
+    assert re.findall(r"\b[A-Z]+_SECTION\b|\b[A-Z]+_ROWS\b|TODO|FIXME|TBD", page.read_text()) == []
+
+
 def test_every_file_on_the_paper_map_exists() -> None:
     text = (ROOT / "docs" / "paper-map.md").read_text()
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)[:`]", text))
