@@ -203,6 +203,21 @@ def test_status_of_a_run_that_has_ended(tape: Path, capsys: pytest.CaptureFixtur
     assert main(["status", str(empty)]) == 2
 
 
+def test_status_after_a_report_still_says_how_far_each_learner_was(
+    tape: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report has no clocks; the trace has."""
+    with tape.open("a", encoding="utf-8") as file:
+        closed = {"round": 3, "why": "w", "participants": ["a"], "live": 1, "grace_spent_s": 0.0}
+        file.write(json.dumps({"t": 3.0, "who": "syncer", "out": "RoundClosed", "data": closed}) + "\n")
+    report = {"mode": "decoupled", "rounds": 3, "learners": {"a": {"steps": 9, "step_s": 0.5}}}
+    (tape.parent / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    assert main(["status", str(tape.parent), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["round"], status["phase"]) == (3, "ended")
+    assert (status["learners"]["a"]["steps"], status["learners"]["a"]["last_merged_round"]) == (9, 3)
+
+
 def test_replay_takes_a_run_directory_and_fails_when_decisions_differ(
     tape: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

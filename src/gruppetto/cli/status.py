@@ -67,7 +67,7 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
             raise DataError(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
-        return _status_of_ended(report or _last_seen(directory / "trace.jsonl"), learners, ended=bool(report))
+        return _status_of_ended(_with_last_seen(report, directory / "trace.jsonl"), learners, ended=bool(report))
     for name, process in learners.items():
         known = status["learners"].setdefault(name, dict(NOT_KNOWN_YET))
         known["pid"] = process["pid"]
@@ -102,6 +102,20 @@ def _last_seen(trace: Path) -> dict[str, Any]:
     return seen
 
 
+def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
+    """A report, and what only the trace tells of each learner: its clock, and the last round it was merged in."""
+    reported: dict[str, Any] = report.get("learners", {})
+    if report.get("mode", "decoupled") != "decoupled":
+        # The learners of a rival move together, and every step of theirs is in.
+        rounds = report.get("rounds", 0)
+        told = {"state": "done", "clock": rounds, "last_merged_round": rounds}
+        return {**report, "learners": {name: {**told, **each} for name, each in reported.items()}}
+    seen: dict[str, Any] = _last_seen(trace) if trace.exists() else {"rounds": 0, "learners": {}}
+    known: dict[str, Any] = seen["learners"]
+    both = {name: {**known.get(name, {}), **reported.get(name, {})} for name in {*known, *reported}}
+    return {**seen, **report, "learners": both}
+
+
 def _status_of_ended(report: dict[str, Any], learners: dict[str, Any], *, ended: bool) -> dict[str, Any]:
     """What is left to say when nothing runs any more."""
     seen: dict[str, Any] = report.get("learners", {})
@@ -113,7 +127,7 @@ def _status_of_ended(report: dict[str, Any], learners: dict[str, Any], *, ended:
             name: {
                 **NOT_KNOWN_YET,
                 "pid": learners.get(name, {}).get("pid"),
-                "state": learners.get(name, {}).get("state"),
+                "state": learners.get(name, {}).get("state") or seen.get(name, {}).get("state"),
                 **{key: value for key, value in seen.get(name, {}).items() if key in NOT_KNOWN_YET and key != "state"},
             }
             for name in sorted({*learners, *seen})
