@@ -5,6 +5,7 @@ Nothing here is private to it. Your own loop can do the same.
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
@@ -21,6 +22,11 @@ from gruppetto.train.model import build
 from gruppetto.train.step import backward, update
 
 __all__ = ["ride"]
+
+log = logging.getLogger("gruppetto.learner")
+
+SAY_EVERY_S = 10.0
+"""Between two lines about how the training goes."""
 
 
 def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | None, cache: Path, clock: Clock) -> None:
@@ -50,7 +56,7 @@ def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | No
             )
         batches = Batches.of(data, setting, slot=learner.slot, cursor=learner.cursor)
         rounds = learner.rounds or config.rounds
-        next_report = 0
+        next_report, said_at = 0, clock.now()
         for batch in learner.until_finished(batches):
             began = clock.now()
             loss = backward(model, batch)
@@ -61,9 +67,13 @@ def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | No
             if learner.round >= next_report:
                 learner.report(loss=loss)
                 next_report = learner.round + setting.log_every_rounds
+            if clock.now() >= said_at + SAY_EVERY_S:
+                said_at = clock.now()
+                log.info("round %d of %d, loss %.3f", learner.round, rounds, loss)
             update(
                 model,
                 optimizer,
                 rate=learning_rate(setting.inner, learner.round, rounds),
                 clip_norm=setting.inner.clip_norm,
             )
+    log.info("left at round %d of %d", learner.round, rounds)

@@ -130,7 +130,7 @@ def _look_past_the_fall(axes: Axes, curves: Sequence[Curve]) -> None:
     low, high = min(later), max(later)
     margin = 0.08 * (high - low) or 0.1
     axes.set_ylim(low - margin, high + margin)
-    axes.text(0.01, 0.97, f"begins at {max(first):.2f}", transform=axes.transAxes, va="top", color=INK)
+    axes.text(0.3, 0.97, f"begins at {max(first):.2f}", transform=axes.transAxes, va="top", color=INK)
 
 
 def _participation(axes: Axes, found: Measures) -> None:
