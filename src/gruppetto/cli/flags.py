@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, TypeVar
 
 import tyro
@@ -80,10 +79,6 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def log_to_stderr(level: int = logging.INFO) -> None:
     logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-
-def path_or_none(value: str | None) -> Path | None:
-    return None if value is None else Path(value)
 
 
 def _first_sentence(boxed: str) -> str:

@@ -33,21 +33,19 @@ class Hearing(Standing):
     """Handles every message of a learner. A message of a stranger, or of a past life, changes nothing."""
 
     def _on_hello(self, now: float, hello: Hello) -> None:
+        arrival = self.members.recognise(hello)
         refusal = refusal_for(
             hello,
             run_id=self.run_id,
             layout_hash=self.layout_hash,
-            superseded=self.members.recognise(hello) is Arrival.SUPERSEDED,
-            finished_at=self.round if self.phase is Phase.FINISHED and not self._returns(hello) else None,
+            superseded=arrival is Arrival.SUPERSEDED,
+            finished_at=self.round if self.phase is Phase.FINISHED and arrival is not Arrival.RETURNED else None,
             needs_weights=not self.versions and self._seeder is None,
         )
         if refusal is not None:
             self._send(hello.learner, hello.session, refusal)
             return
-        arrival = self.members.recognise(hello)
         member = self.members.get(hello.learner)
-        if arrival is Arrival.RETURNED and member is not None and member.phase is MemberPhase.LEFT:
-            arrival = Arrival.REBORN
         if arrival is not Arrival.RETURNED or member is None:
             if hello.learner in self.ledger.accounts:
                 self.ledger.close_account(hello.learner, lost=True, why="died")
@@ -146,11 +144,6 @@ class Hearing(Standing):
         if member.learner in self.ledger.accounts:
             self.ledger.close_account(member.learner, lost=True, why="died")
         self._note_member(member, "its data slot goes to a newcomer")
-
-    def _returns(self, hello: Hello) -> bool:
-        """It is the present process of a learner that has not left."""
-        member = self.members.get(hello.learner)
-        return member is not None and member.session == hello.session and member.phase is not MemberPhase.LEFT
 
     def _speaker(self, now: float, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """Whoever speaks lives. None if it is not the present life of a member."""

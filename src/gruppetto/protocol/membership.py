@@ -109,7 +109,8 @@ class Membership:
         if member is None:
             return Arrival.NEW
         if member.session == hello.session:
-            return Arrival.RETURNED
+            # Who has said goodbye and comes back begins a new life: the account of the last one is closed.
+            return Arrival.REBORN if member.phase is MemberPhase.LEFT else Arrival.RETURNED
         if 0 < hello.incarnation <= member.incarnation and hello.run_id:
             return Arrival.SUPERSEDED
         return Arrival.REBORN

@@ -20,7 +20,7 @@ from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFa
 from gruppetto.protocol.grace import grace_window_s, median
 from gruppetto.protocol.membership import Member, MemberPhase
 from gruppetto.protocol.messages import Announcement, Begin
-from gruppetto.protocol.quorum import Verdict, closing_verdict, effective_quorum, quorum_verdict
+from gruppetto.protocol.quorum import Verdict, closing_verdict, quorum_verdict
 from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.standing import Standing
 from gruppetto.protocol.units import Round, Version
@@ -130,10 +130,7 @@ class Rounds(Standing):
         ready_since = min((m.ready_since for m in live if m.ready_since is not None), default=None)
         patience_over = ready_since is not None and now >= ready_since + self.setting.start_timeout_s
         enough = len(live) >= self._to_begin
-        quorum = effective_quorum(
-            min_quorum=self.setting.min_quorum, live=len(live), degrade=self.setting.when_short == "degrade"
-        )
-        if not enough and not (patience_over and len(live) >= quorum):
+        if not enough and not (patience_over and len(live) >= self._quorum(len(live))):
             self.waiting_for = f"learners to begin: {len(live)}/{self._to_begin} are ready"
             return
         begin = Begin(epoch=self.epoch, round=self.published_round)

@@ -59,7 +59,7 @@ log = logging.getLogger("gruppetto.learner")
 FIRST_PAUSE_S = 0.1
 """Between two tries of one transfer; doubled each time."""
 LONGEST_RETRY_S = 1.0
-"""Between two tries of one contribution."""
+"""Between two tries of one transfer."""
 TRIES = 3
 """Of one download. Then the connection is made anew."""
 DOWNLOADS, UPLOADS = 4, 2
@@ -329,7 +329,7 @@ class LearnerClient:
                 except ConnectionLost:
                     if attempt + 1 == TRIES:
                         raise
-                    await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0) * 2**attempt)
+                    await self._before_retry(attempt)
             if came < version:
                 raise ProtocolError(
                     f"{self.address} sent version {came} of fragment {fragment} when asked for {version}"
@@ -372,7 +372,7 @@ class LearnerClient:
                     if attempt + 1 == TRIES:
                         self._fail(ProtocolError(f"the syncer does not take this learner's initial weights: {wrong}"))
                         raise
-                    await asyncio.sleep(FIRST_PAUSE_S * self._rng.uniform(0.5, 1.0) * 2**attempt)
+                    await self._before_retry(attempt)
         finally:
             part.release()
 
@@ -400,7 +400,7 @@ class LearnerClient:
                 except (ConnectionLost, ProtocolError) as wrong:
                     level = logging.INFO if attempt == 0 else logging.DEBUG
                     log.log(level, "round %d, fragment %d: %s; tried again", answer.round, answer.fragment, wrong)
-                await asyncio.sleep(self._rng.uniform(0.5, 1.0) * min(LONGEST_RETRY_S, FIRST_PAUSE_S * 2**attempt))
+                await self._before_retry(attempt)
                 attempt = min(attempt + 1, 10)
         finally:
             lease.release()
@@ -454,6 +454,10 @@ class LearnerClient:
         """Take one event to the core, with the lock held."""
         self.perform(self.core.step(self.clock.now(), event))
         self.news.notify_all()
+
+    async def _before_retry(self, attempt: int) -> None:
+        """A pause that grows with the attempts, counted from 0, and differs between learners."""
+        await asyncio.sleep(self._rng.uniform(0.5, 1.0) * min(LONGEST_RETRY_S, FIRST_PAUSE_S * 2**attempt))
 
     def _is_over(self, answer: Answer) -> bool:
         core = self.core

@@ -49,7 +49,6 @@ from gruppetto.protocol.messages import Answer, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
-from gruppetto.protocol.units import Round
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
@@ -102,8 +101,6 @@ class Engine:
         self.failure: RunFailed | None = None
         self.seeder: tuple[str, int] | None = None
         """(learner, incarnation) that was asked for the initial weights."""
-        self.published_round = store.state.round if store.state is not None else Round(0)
-        """The newest round whose result is published."""
         self._settle_at: float | None = None
         self._settle_tries = 0
         self._at_the_door: Body | None = None
@@ -302,7 +299,6 @@ class Engine:
 
     def _publish(self, action: Publish) -> None:
         self.parameters.publish([p for p, _ in action.message.versions])
-        self.published_round = action.message.round
         self.switchboard.announce(action.to, action.message)
         self._note_traffic()
         self.feed(Published(round=action.message.round))

@@ -276,7 +276,7 @@ class SyncerService:
             value = engine.parameters.current(p)
             assert value is not None
             values[p] = value
-        return ModelStream(engine.layout, parts, values, engine.published_round)
+        return ModelStream(engine.layout, parts, values, engine.core.published_round)
 
     def give_back(self, *values: Value) -> None:
         """Their reader has gone."""
