@@ -35,10 +35,12 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/merge.py
 	@$(RUN) benchmarks/persist.py
 	@$(RUN) benchmarks/attach_overhead.py
+	@$(RUN) benchmarks/simulator.py
 
 experiments: setup  ## the sweep behind the demo's preset, and decoupled against single and data parallel (hours)
 	@$(RUN) experiments/demo_sweep.py $(ARGS)
 	@$(RUN) experiments/gap.py $(ARGS)
+	@$(RUN) experiments/fit_goodput.py
 
 docs:  ## the documentation is Markdown in docs/; a site is yet to come
 	@echo "Read docs/ARCHITECTURE.md first. There is no generated site yet."

@@ -19,6 +19,7 @@ VERBS = {
     "status": "how a run stands, from its syncer or its directory",
     "report": "figures, tables and a page about a run",
     "fuzz": "try to break the protocol: random faults in virtual time",
+    "simulate": "goodput of millions of chips in virtual time, beside data parallel",
     "replay": "put a recorded run through a fresh core, and compare the decisions",
     "version": "which version this is",
 }

@@ -73,6 +73,10 @@ class Member:
         return all(self.versions.get(Fragment(p), NEVER) != NEVER for p in range(num_fragments))
 
 
+LIVE, JOINING = MemberPhase.LIVE, MemberPhase.JOINING
+"""Looked at for every member at every event."""
+
+
 class Membership:
     """All learners of a run, by name. Iterates in sorted order."""
 
@@ -80,6 +84,7 @@ class Membership:
         self._members: dict[LearnerId, Member] = {}
         self._num_slots = num_slots
         self._max_learners = max_learners
+        self._quiet_until: float | None = None
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -98,7 +103,7 @@ class Membership:
         return member
 
     def live(self) -> list[Member]:
-        return [m for m in self if m.is_live()]
+        return [m for m in self._members.values() if m.phase is LIVE]
 
     def connected(self) -> list[Member]:
         return [m for m in self if m.connected and m.phase is not MemberPhase.LEFT]
@@ -146,16 +151,23 @@ class Membership:
 
     def expire(self, now: float, liveness_s: float) -> list[Member]:
         """Learners whose lease ran out just now."""
-        expired = [
-            m for m in self if m.phase in (MemberPhase.LIVE, MemberPhase.JOINING) and now >= m.last_heard + liveness_s
-        ]
-        for member in expired:
-            member.phase = MemberPhase.AWAY
+        if self._quiet_until is not None and now < self._quiet_until:
+            return []
+        expired = []
+        # Whoever is heard of later, or comes later, expires later than the first of those that are here now.
+        self._quiet_until = now + liveness_s
+        for m in self:
+            if m.phase is LIVE or m.phase is JOINING:
+                if now >= m.last_heard + liveness_s:
+                    m.phase = MemberPhase.AWAY
+                    expired.append(m)
+                else:
+                    self._quiet_until = min(self._quiet_until, m.last_heard + liveness_s)
         return expired
 
     def next_expiry(self, liveness_s: float) -> float | None:
-        leases = [m.last_heard + liveness_s for m in self if m.phase in (MemberPhase.LIVE, MemberPhase.JOINING)]
-        return min(leases, default=None)
+        heard = [m.last_heard for m in self._members.values() if m.phase is LIVE or m.phase is JOINING]
+        return min(heard) + liveness_s if heard else None
 
     def to_state(self) -> tuple[MemberState, ...]:
         return tuple(

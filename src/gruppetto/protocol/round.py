@@ -55,6 +55,8 @@ class OpenRound:
 
     def answers(self) -> int:
         """Admitted contributions of the fragment that has the fewest."""
+        if len(self.due) == 1:
+            return len(self.admitted)
         per_fragment = dict.fromkeys(self.due, 0)
         for _, fragment in self.admitted:
             per_fragment[fragment] += 1
@@ -68,7 +70,10 @@ class OpenRound:
 
     def has_settled(self, learner: LearnerId) -> bool:
         """All its contributions are in, or refused."""
-        return all((learner, p) in self.admitted or (learner, p) in self.rejected for p in self.due)
+        for p in self.due:  # noqa: SIM110 - asked for every learner at every answer, so no generator
+            if (learner, p) not in self.admitted and (learner, p) not in self.rejected:
+                return False
+        return True
 
     def moved_on(self, live: Iterable[Member]) -> int:
         """Live learners at clock t + 1 or beyond, so that waiting longer would cost them something.
@@ -76,7 +81,8 @@ class OpenRound:
         While the syncer keeps pace, that is the paper's rule. When it does not, all are past every round before it has
         even asked; then it takes a whole step since the ask.
         """
-        return sum(1 for m in live if m.clock > self._still_with(m))
+        past = [m for m in live if m.clock > self.round]
+        return sum(1 for m in past if m.clock > self._still_with(m))
 
     def _still_with(self, member: Member) -> int:
         """The last clock at which waiting costs this learner nothing."""
@@ -87,10 +93,9 @@ class OpenRound:
         """Live learners that may still answer in time. One whose own step time says it cannot is not waited for."""
         assert self.asked_at is not None
         deadline = self.asked_at + self.grace_s
-        return sum(
-            1
-            for m in live
-            if m.learner in self.asked
-            and not self.has_settled(m.learner)
-            and self.expected_at.get(m.learner, deadline) <= deadline
-        )
+        waited_for = 0
+        for m in live:
+            name = m.learner
+            if name in self.asked and not self.has_settled(name) and self.expected_at.get(name, deadline) <= deadline:
+                waited_for += 1
+        return waited_for

@@ -2,6 +2,11 @@
 
 :mod:`~gruppetto.sim.engine` (the clock), :mod:`~gruppetto.sim.compute` (how long a step takes),
 :mod:`~gruppetto.sim.network` (how long a message takes), :mod:`~gruppetto.sim.world` (learners and a syncer in it).
+
+Clusters that nobody can try: :mod:`~gruppetto.sim.failures` (what breaks), :mod:`~gruppetto.sim.elastic` (a job that
+goes on without it), :mod:`~gruppetto.sim.fleet` and :mod:`~gruppetto.sim.rider` (decoupled learners as such jobs),
+:mod:`~gruppetto.sim.rivals`, :mod:`~gruppetto.sim.scenario` and :mod:`~gruppetto.sim.goodput` (all of them under the
+same faults), :mod:`~gruppetto.sim.paper` (what is to come out), :mod:`~gruppetto.sim.bandwidth`.
 """
 
 from __future__ import annotations

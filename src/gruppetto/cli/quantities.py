@@ -1,0 +1,103 @@
+"""Numbers as people write them: 1.2M chips, a year, 400 ms."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from gruppetto.errors import SettingError
+
+__all__ = ["as_count", "as_number", "as_seconds", "as_years", "counted"]
+
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_SECONDS = {
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+    "w": 7 * 86_400.0,
+    "y": 365 * 86_400.0,
+}
+_NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-zµ]*)", re.IGNORECASE)
+_WORDS = {"never": math.inf, "inf": math.inf, "infinity": math.inf}
+
+
+def as_count(text: str, *, where: str) -> int:
+    """A whole number of things.
+
+    >>> [as_count(text, where="--chips") for text in ("150k", "1.2M", "1,200,000", "2e6")]
+    [150000, 1200000, 1200000, 2000000]
+    >>> as_count("-3", where="--chips")
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.SettingError: --chips: is '-3'; use a whole number of 1 or more, such as 8, 150k or 1.2M
+    """
+    value = _read(text, _SCALES, default="")
+    if value is None or not 1 <= value < 2**63 or value != int(value):
+        fix = "use a whole number of 1 or more, such as 8, 150k or 1.2M"
+        raise SettingError(f"is {text!r}", where=where, fix=fix)
+    return int(value)
+
+
+def as_seconds(text: str, *, where: str, zero: bool = False, unit: str = "s") -> float:
+    """A duration in seconds; a bare number is in ``unit``. "never" is infinite.
+
+    >>> [as_seconds(text, where="--step") for text in ("400ms", "1.5", "2 min", "1y", "never")]
+    [0.4, 1.5, 120.0, 31536000.0, inf]
+    """
+    value = _WORDS.get(text.strip().lower())
+    if value is None:
+        value = _read(text, _SECONDS, default=unit)
+    if value is None or math.isnan(value) or value < 0 or (value == 0 and not zero):
+        fix = f"use a duration of {'0 or more' if zero else 'more than 0'}, such as 400ms, 1.5s, 20min, 30d or 1y"
+        raise SettingError(f"is {text!r}", where=where, fix=fix)
+    return value
+
+
+def as_years(text: str, *, where: str) -> float:
+    """A duration in seconds, of which a bare number is in years.
+
+    >>> as_years("1", where="--mtbi-years") == as_years("365d", where="--mtbi-years")
+    True
+    """
+    return as_seconds(text, where=where, unit="y")
+
+
+def as_number(text: str, *, where: str, least: float = 0.0) -> float:
+    """A plain number, or a share with a percent sign.
+
+    >>> as_number("18%", where="--spread")
+    0.18
+    """
+    bare = text.strip()
+    percent = bare.endswith("%")
+    value = _read(bare[:-1] if percent else bare, {"": 1.0}, default="")
+    if value is None or not math.isfinite(value) or value < least:
+        raise SettingError(f"is {text!r}", where=where, fix=f"use a number of {least:g} or more, such as 0.18 or 18%")
+    return value / 100 if percent else value
+
+
+def counted(value: int) -> str:
+    """A count as people write it.
+
+    >>> [counted(n) for n in (8, 150_000, 1_200_000, 1_234_567)]
+    ['8', '150k', '1.2M', '1,234,567']
+    """
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if value >= size and value % (size // 10) == 0:
+            return f"{value / size:g}{unit}"
+    return f"{value:,}"
+
+
+def _read(text: str, units: Mapping[str, float], *, default: str) -> float | None:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or not any(c.isdigit() for c in match[1]):
+        return None
+    unit = match[2].lower() or default
+    if unit not in units:
+        return None
+    return float(match[1].replace(",", "").replace("_", "")) * units[unit]

@@ -1,0 +1,149 @@
+"""``gruppetto simulate``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.quantities import as_count, counted
+from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, scenario_of
+from gruppetto.cli.simulate_tables import (
+    CODECS,
+    as_json,
+    bandwidth_rows,
+    bandwidth_table,
+    paper_table,
+    plain_table,
+    utilisation_curves,
+)
+from gruppetto.errors import SettingError
+from gruppetto.sim.bandwidth import Traffic
+from gruppetto.sim.goodput import ONE_JOB, SYSTEMS, Outcome, run, run_all, tabulate
+from gruppetto.sim.paper import CHIPS, LEARNERS
+from gruppetto.sim.scenario import Scenario
+from gruppetto.trace.log import TraceWriter
+
+__all__ = ["main"]
+
+TABLES = ("paper", "bandwidth")
+TABLE_SEEDS = 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, one_by_one(arguments), "simulate")
+    if flags.table not in (None, *TABLES):
+        fix = f"use {' or '.join(TABLES)}"
+        raise SettingError(f"{flags.table!r} is no table", where="gruppetto simulate: --table", fix=fix)
+    if flags.table == "bandwidth":
+        return _bandwidth(flags)
+    scenario = scenario_of(flags)
+    jobs = _table_jobs(flags, scenario) if flags.table else _jobs(flags, scenario)
+    for system, one, _ in jobs:
+        if system == "decoupled":
+            _ = one.setting  # refused before anything has been simulated
+    if flags.trace is not None:
+        outcomes = [_traced(jobs, flags.trace)]
+    else:
+        outcomes = run_all(jobs, processes=at_least_one(flags.processes, "--processes"), done=_progress(len(jobs)))
+    rows = tabulate(outcomes)
+    if flags.figure is not None:
+        from gruppetto.report.clusters import draw_goodput, save
+
+        save(draw_goodput(rows), flags.figure)
+    if flags.json:
+        print_json({"rows": [as_json(row) for row in rows]})
+    else:
+        print(paper_table(rows) if flags.table else plain_table(rows))
+    return 0
+
+
+def _jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
+    systems = flags.systems or ("data-parallel", "elastic", "decoupled")
+    if flags.trace is not None:
+        systems = ("decoupled",)
+    learners = [as_count(m, where="--learners") for m in flags.learners or ("8",)]
+    for system in systems:
+        if system not in SYSTEMS:
+            raise SettingError(f"{system!r} is no system", where="--systems", fix=f"use one of {', '.join(SYSTEMS)}")
+    return [
+        (system, replace(base, chips=chips, learners=1 if system in ONE_JOB else m), flags.seed + seed)
+        for chips in map(chips_of, flags.chips or ("1.2M",))
+        for system in systems
+        for m in (learners[:1] if system in ONE_JOB else learners)
+        for seed in range(at_least_one(flags.seeds if flags.seeds is not None else 1, "--seeds"))
+    ]
+
+
+def _table_jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
+    seeds = at_least_one(flags.seeds if flags.seeds is not None else TABLE_SEEDS, "--seeds")
+    grid = [("data-parallel", 1), ("elastic", 1), *(("decoupled", m) for m in LEARNERS)]
+    return [
+        (system, replace(base, chips=chips, learners=m), flags.seed + seed)
+        # The dearest first, so that several processes end together.
+        for system, m in reversed(grid)
+        for chips in (map(chips_of, flags.chips) if flags.chips else CHIPS)
+        for seed in range(seeds)
+    ]
+
+
+def _bandwidth(flags: Flags) -> int:
+    """What the links between sites must carry."""
+    scenario = scenario_of(flags)
+    traffics = [
+        Traffic(
+            parameters=as_count(flags.parameters, where="--parameters"),
+            sites=as_count(sites, where="--sites"),
+            step_s=scenario.step_s,
+            codec=codec,
+            sync_period=flags.sync_period,
+            num_fragments=flags.fragments,
+        )
+        for sites in flags.sites or ("2", "8")
+        for codec in CODECS
+    ]
+    if flags.figure is not None:
+        from gruppetto.report.clusters import draw_utilisation, save
+
+        save(draw_utilisation(utilisation_curves(traffics)), flags.figure)
+    rows = bandwidth_rows(traffics)
+    if flags.json:
+        print_json({"rows": rows})
+    else:
+        print(bandwidth_table(rows))
+    return 0
+
+
+def _traced(jobs: Sequence[tuple[str, Scenario, int]], path: Path) -> Outcome:
+    if len(jobs) != 1:
+        raise SettingError(
+            f"a trace of {len(jobs)} runs",
+            where="gruppetto simulate: --trace",
+            fix="give one --chips, one --learners and one seed",
+        )
+    ((system, scenario, seed),) = jobs
+    if path.is_dir():
+        path = path / "trace.jsonl"
+    if path.exists():
+        raise SettingError("is there already", where=str(path), fix="name another file")
+    with TraceWriter(path, {"simulated": f"{scenario.learners} learners on {scenario.chips} chips"}) as trace:
+        return run(system, scenario, seed, trace)
+
+
+def _progress(total: int) -> Callable[[Outcome], None]:
+    count = 0
+
+    def say(outcome: Outcome) -> None:
+        nonlocal count
+        count += 1
+        who = f"{outcome.system}, M = {outcome.learners}" if outcome.system not in ONE_JOB else outcome.system
+        print(
+            f"{count}/{total}: {who}, {counted(outcome.chips)} chips, seed {outcome.seed}: "
+            f"goodput {outcome.goodput:.1%}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return say

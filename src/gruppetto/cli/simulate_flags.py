@@ -1,0 +1,199 @@
+"""What ``gruppetto simulate`` may be told, and the scenario that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years
+from gruppetto.errors import SettingError
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.sim.elastic import ElasticCosts
+from gruppetto.sim.failures import Cause, Recovery
+from gruppetto.sim.network import Link
+from gruppetto.sim.paper import FITTED, Hardware
+from gruppetto.sim.rivals import RestartCosts
+from gruppetto.sim.scenario import LIVENESS_S, Outages, Scenario
+
+__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "scenario_of"]
+
+MANY = ("--chips", "--learners", "--systems", "--fails", "--sites")
+TABLE_STRIDE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Goodput in virtual time: the shipping cores and their rivals under the same sample of failures.
+
+    Chips are rates, so millions cost no more than thousands. Numbers may be written 1.2M, 400ms, 30d, 1y, 18%.
+    """
+
+    chips: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N")] = ()
+    """Chips of the cluster; several for several rows. The default is 1.2M."""
+    learners: Annotated[tuple[str, ...], tyro.conf.arg(metavar="M")] = ()
+    """Learners; several for several rows. The default is 8."""
+    systems: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ()
+    """Of data-parallel, elastic, diloco, decoupled. The default is all but diloco."""
+    mtbi_years: str = "1"
+    """Mean time between interruptions of one chip, in years or with a unit; never for none."""
+    hours: str = "24"
+    """Virtual hours."""
+    seed: int = 0
+    """The first seed. The same seed gives the same history."""
+    seeds: int | None = None
+    """Samples of failures, for the confidence interval. The default is 1, and 3 for a table."""
+    step_s: str = "1"
+    """Seconds an inner step takes."""
+    stride: int | None = None
+    """Inner steps between two boundaries that the cores see; the cost is 1/stride. Default 1, and 16 for a table."""
+    spread: str = "0"
+    """How much slower the slowest learner is than the fastest."""
+    jitter: str = "0"
+    """Every step takes between 1 - jitter and 1 + jitter times its mean."""
+    latency: str = "20ms"
+    """One way, between a learner and the syncer."""
+    slice_chips: str = str(FITTED.elastic.slice_chips)
+    """Chips that are lost and regained together."""
+    scale_down_s: str = f"{FITTED.elastic.scale_down_s:g}"
+    """An elastic job's pause after a loss."""
+    scale_up_s: str = f"{FITTED.elastic.scale_up_s:g}"
+    """... and to take returned slices in."""
+    recovery_s: str | None = None
+    """Mean time until a failed slice is back. The default is 40 minutes."""
+    restart_s: str = f"{FITTED.restart.restart_s:g}"
+    """From an interruption to the next step of a job without elasticity."""
+    checkpoint_s: str = f"{FITTED.restart.checkpoint_s:g}"
+    """Training time between two of its checkpoints."""
+    fails: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME:CHIPS:MTBI:RECOVERY[:notice]")] = ()
+    """More that fails: a rack, a power domain, a region, maintenance. For example region:131072:90d:2h."""
+    link_fails: Annotated[str | None, tyro.conf.arg(metavar="MTBI:MEAN")] = None
+    """Every learner's link to the syncer breaks. For example 6h:60s."""
+    syncer_fails: Annotated[str | None, tyro.conf.arg(metavar="MTBI:MEAN")] = None
+    """The syncer dies and comes back. For example 1d:30s."""
+    min_quorum: int = 1
+    """K."""
+    fragments: int = 24
+    """P."""
+    sync_period: int = 24
+    """H."""
+    table: str | None = None
+    """paper: the grid of the paper, ours beside it, with the error of every cell. bandwidth: what links must carry."""
+    parameters: str = "5B"
+    """Of the model, for the table of bandwidths."""
+    sites: Annotated[tuple[str, ...], tyro.conf.arg(metavar="S")] = ()
+    """Between which data parallel reduces, for the table of bandwidths. The default is 2 and 8."""
+    figure: Path | None = None
+    """Draw goodput against chips into this file; for the table of bandwidths, utilisation against bandwidth."""
+    trace: Path | None = None
+    """Record one run of decoupled learners here, for gruppetto report and replay."""
+    processes: int = 1
+    """Rows are simulated side by side."""
+    json: bool = False
+    """One JSON object."""
+
+
+def one_by_one(arguments: Sequence[str]) -> list[str]:
+    """``--learners 2 4 8`` and ``--learners 2,4,8`` as one flag each."""
+    spelled: list[str] = []
+    many: str | None = None
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if argument.startswith("--"):
+            many = name if name in MANY else None
+            if many is None:
+                spelled.append(argument)
+            elif equals:
+                spelled += _spell(many, value)
+        elif many is None:
+            spelled.append(argument)
+        else:
+            spelled += _spell(many, argument)
+    return spelled
+
+
+def _spell(flag: str, values: str) -> list[str]:
+    """A comma parts learners and systems; in a number of chips it groups digits."""
+    each = values.split(",") if flag in ("--learners", "--systems") else [values]
+    return [word for value in each for word in (flag, value)]
+
+
+def scenario_of(flags: Flags) -> Scenario:
+    recovery = FITTED.recovery
+    if flags.recovery_s is not None:
+        mean_s = as_seconds(flags.recovery_s, where="--recovery-s")
+        recovery = replace(recovery, scale_s=recovery.scale_s * mean_s / recovery.mean_s)
+    hardware = Hardware(
+        elastic=ElasticCosts(
+            slice_chips=as_count(flags.slice_chips, where="--slice-chips"),
+            scale_down_s=as_seconds(flags.scale_down_s, where="--scale-down-s", zero=True),
+            scale_up_s=as_seconds(flags.scale_up_s, where="--scale-up-s", zero=True),
+        ),
+        recovery=recovery,
+        restart=RestartCosts(
+            restart_s=as_seconds(flags.restart_s, where="--restart-s", zero=True),
+            checkpoint_s=as_seconds(flags.checkpoint_s, where="--checkpoint-s"),
+        ),
+    )
+    stride = flags.stride if flags.stride is not None else (TABLE_STRIDE if flags.table else 1)
+    return Scenario(
+        chips=max(map(chips_of, flags.chips or ("1.2M",))),
+        mtbi_s=as_years(flags.mtbi_years, where="--mtbi-years"),
+        hours=as_seconds(flags.hours, where="--hours", unit="h") / 3600.0,
+        step_s=as_seconds(flags.step_s, where="--step-s"),
+        spread=as_number(flags.spread, where="--spread"),
+        jitter=as_number(flags.jitter, where="--jitter"),
+        stride=at_least_one(stride, "--stride"),
+        hardware=hardware,
+        causes=tuple(map(_cause, flags.fails)),
+        link=Link(latency_s=as_seconds(flags.latency, where="--latency", zero=True)),
+        link_outages=_outages(flags.link_fails, "--link-fails"),
+        syncer_outages=_outages(flags.syncer_fails, "--syncer-fails"),
+        protocol=ProtocolSetting(
+            # The number of learners is set for each row; here it only has to allow the quorum.
+            num_learners=max(1, flags.min_quorum),
+            min_quorum=flags.min_quorum,
+            num_fragments=flags.fragments,
+            sync_period=flags.sync_period,
+            overlap_steps=min(2, max(0, flags.sync_period - 1)),
+            liveness_s=LIVENESS_S,
+        ),
+    )
+
+
+def chips_of(text: str) -> int:
+    return as_count(text, where="--chips")
+
+
+def at_least_one(value: int, where: str) -> int:
+    if value < 1:
+        raise SettingError(f"is {value}", where=where, fix="use 1 or more")
+    return value
+
+
+def _cause(text: str) -> Cause:
+    name, *parts = text.split(":")
+    if len(parts) not in (3, 4) or parts[3:] not in ([], ["notice"]) or not name or name == "chip":
+        fix = "use NAME:CHIPS:MTBI:RECOVERY or NAME:CHIPS:MTBI:RECOVERY:notice, such as region:131072:90d:2h"
+        raise SettingError(f"is {text!r}", where="--fails", fix=fix)
+    mean_s = as_seconds(parts[2], where=f"--fails {name}: recovery")
+    unit = Recovery(scale_s=1.0, shape=FITTED.recovery.shape, power=FITTED.recovery.power).mean_s
+    return Cause(
+        name=name,
+        source_chips=as_count(parts[0], where=f"--fails {name}: chips"),
+        mtbi_s=as_seconds(parts[1], where=f"--fails {name}: mtbi"),
+        recovery=replace(FITTED.recovery, scale_s=mean_s / unit),
+        notice=len(parts) == 4,
+    )
+
+
+def _outages(text: str | None, where: str) -> Outages | None:
+    if text is None:
+        return None
+    mtbi, colon, mean = text.partition(":")
+    if not colon:
+        raise SettingError(f"is {text!r}", where=where, fix="use MTBI:MEAN, such as 6h:60s")
+    return Outages(mtbi_s=as_seconds(mtbi, where=where), mean_s=as_seconds(mean, where=where))

@@ -1,0 +1,132 @@
+"""What is to be simulated: a cluster, what breaks in it, and how it is used."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gruppetto.errors import SettingError
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.sim.compute import Pace
+from gruppetto.sim.elastic import ElasticJob
+from gruppetto.sim.failures import YEAR_S, Cause, Fault, draw_faults
+from gruppetto.sim.network import Link
+from gruppetto.sim.paper import FITTED, Hardware
+from gruppetto.sim.world import SyncerCosts
+
+__all__ = ["Outages", "Scenario"]
+
+LIVENESS_S = 60.0
+"""Learners that pause stay linked; a heartbeat every 15 s is enough to say so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outages:
+    """Interruptions of one thing: exponential times between, and for, each of them."""
+
+    mtbi_s: float
+    """Mean time from the end of one to the next; infinite for never."""
+    mean_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("mtbi_s", "mean_s"):
+            if not getattr(self, name) > 0:
+                raise SettingError(
+                    f"{name} is {getattr(self, name)}", where="simulate: outages", fix="use more than 0 seconds"
+                )
+
+    def draw(self, what: str, *, seed: int, horizon_s: float) -> tuple[tuple[float, float], ...]:
+        """(when, for how long) of those of ``what`` before the horizon, in order."""
+        if math.isinf(self.mtbi_s):
+            return ()
+        rng, now, found = random.Random(f"{seed}/outages/{what}"), 0.0, []
+        while (now := now + rng.expovariate(1 / self.mtbi_s)) < horizon_s:
+            found.append((now, rng.expovariate(1 / self.mean_s)))
+            now += found[-1][1]
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One cluster over some hours. Every impossible value is refused with the fix.
+
+    >>> Scenario(chips=4, learners=8)
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.SettingError: simulate.learners: 8 learners on 4 chips; use at most 4, or more chips
+    """
+
+    chips: int
+    learners: int = 1
+    """M, of the decoupled and the synchronous DiLoCo; chips are shared out evenly."""
+    mtbi_s: float = YEAR_S
+    """Mean time between interruptions of one chip; infinite for never."""
+    hours: float = 24.0
+    step_s: float = 1.0
+    spread: float = 0.0
+    """The slowest learner needs 1 + spread times the step of the fastest; the others lie evenly between."""
+    jitter: float = 0.0
+    """Every step takes between (1 − jitter) and (1 + jitter) times its mean."""
+    stride: int = 1
+    """Inner steps between two boundaries that the cores see. Goodput is the same, the work is 1/stride."""
+    hardware: Hardware = FITTED
+    causes: tuple[Cause, ...] = ()
+    """What fails besides single chips: racks, power domains, regions, maintenance, preemption."""
+    link: Link = field(default_factory=lambda: Link(latency_s=0.02))
+    link_outages: Outages | None = None
+    """Of each learner's link to the syncer."""
+    costs: SyncerCosts = field(default_factory=lambda: SyncerCosts(merge_s=0.05, persist_s=0.05))
+    syncer_outages: Outages | None = None
+    fragment_bytes: int = 0
+    """What one fragment weighs on the wire; 0 when the link has no limit."""
+    protocol: ProtocolSetting = field(default_factory=lambda: ProtocolSetting(liveness_s=LIVENESS_S))
+    """``num_learners`` is set from ``learners``."""
+
+    def __post_init__(self) -> None:
+        for name in ("chips", "learners", "stride"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} is {getattr(self, name)}", where=f"simulate.{name}", fix="use 1 or more")
+        if self.learners > self.chips:
+            raise SettingError(
+                f"{self.learners} learners on {self.chips} chips",
+                where="simulate.learners",
+                fix=f"use at most {self.chips}, or more chips",
+            )
+        for name in ("mtbi_s", "hours", "step_s"):
+            value = getattr(self, name)
+            if not value > 0 or (name != "mtbi_s" and not math.isfinite(value)):
+                raise SettingError(f"{name} is {value}", where=f"simulate.{name}", fix="use more than 0")
+        if not 0 <= self.spread < math.inf:
+            raise SettingError(f"spread is {self.spread}", where="simulate.spread", fix="use 0 or more")
+        self.pace(0)  # judges the jitter
+        if self.step_s * self.stride > self.horizon_s:
+            raise SettingError(
+                f"{self.hours:g} hours have no whole step of {self.step_s * self.stride:g} s",
+                where="simulate.hours",
+                fix="simulate longer, or use a shorter step",
+            )
+
+    @property
+    def horizon_s(self) -> float:
+        return self.hours * 3600.0
+
+    @property
+    def setting(self) -> ProtocolSetting:
+        """The protocol's setting for this number of learners."""
+        return replace(self.protocol, num_learners=self.learners)
+
+    def faults(self, seed: int) -> Iterator[Fault]:
+        """The faults of all chips: the same for every system and every number of learners."""
+        chip = Cause(name="chip", mtbi_s=self.mtbi_s, recovery=self.hardware.recovery)
+        return draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
+
+    def job(self, learner: int, *, of: int, seed: int) -> ElasticJob:
+        """The job of one learner of ``of``, on its share of the chips."""
+        first, end = self.chips * learner // of, self.chips * (learner + 1) // of
+        return ElasticJob(first_chip=first, chips=end - first, faults=self.faults(seed), costs=self.hardware.elastic)
+
+    def pace(self, learner: int) -> Pace:
+        place = learner / (self.learners - 1) if self.learners > 1 else 0.0
+        return Pace(step_s=self.step_s * (1.0 + self.spread * place), jitter=self.jitter)

@@ -1,0 +1,132 @@
+"""``gruppetto simulate``: numbers as people write them, rows as scripts read them, traces as reports take them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gruppetto.cli.__main__ import main
+from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years, counted
+from gruppetto.errors import SettingError
+
+QUICK = ["simulate", "--chips", "300k", "--hours", "0.5", "--stride", "30"]
+
+
+def test_rows_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--learners", "2", "4", "--mtbi-years", "1", "--seed", "3", "--seeds", "2", "--json"]) == 0
+    said = capsys.readouterr()
+    rows = json.loads(said.out)["rows"]
+    assert [(r["system"], r["chips"], r["learners"]) for r in rows] == [
+        ("data-parallel", 300_000, 1),
+        ("elastic", 300_000, 1),
+        ("decoupled", 300_000, 2),
+        ("decoupled", 300_000, 4),
+    ]
+    assert all(0 < r["goodput"] <= 1 and 0 < r["uptime"] <= 1 and r["ci95"] > 0 for r in rows)
+    assert "8/8: decoupled, M = 4, 300k chips, seed 4" in said.err
+
+
+def test_the_same_seed_gives_the_same_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for seed in ("1", "1", "2"):
+        assert main([*QUICK, "--learners=2,3", "--seed", seed, "--json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != said[2]
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--learners", "2", "--systems", "elastic", "diloco", "decoupled"]) == 0
+    said = capsys.readouterr().out
+    assert "goodput" in said and "diloco" in said and "300k" in said
+
+
+def test_the_papers_table_has_the_error_of_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", "--table", "paper", "--chips", "150k", "300k", "--hours", "0.5", "--stride", "60"]
+    assert main([*arguments, "--seeds", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 6 * 2
+    known = [line for line in lines[1:] if " 150k " in line]
+    assert len(known) == 6
+    assert all("+" in line or "-" in line.replace("data-parallel", "") for line in known)
+
+
+def test_a_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert main([*QUICK, "--learners", "2", "--figure", str(tmp_path / "new" / "goodput.png")]) == 0
+    assert (tmp_path / "new" / "goodput.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "day"
+    place.mkdir()
+    more = ["--learners", "3", "--syncer-fails", "10min:20s", "--fails", "region:100k:1h:5min", "--trace", str(place)]
+    assert main([*QUICK, *more]) == 0
+    assert main(["replay", str(place)]) == 0
+    assert main(["report", str(place), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["checks"] == {"replay": "ok", "ledger_balances": "ok", "ledger_agrees": "ok"}
+    assert report["rounds"] > 30
+    assert set(report["learners"]) == {"learner-0", "learner-1", "learner-2"}
+    assert main([*QUICK, *more]) == 2  # it is there already
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--learners", "0"], "--learners: is '0'; use a whole number of 1 or more"),
+        (["--chips", "many"], "--chips: is 'many'"),
+        (["--chips", "1.5"], "--chips: is '1.5'"),
+        (["--chips", "4", "--learners", "8"], "8 learners on 4 chips; use at most 4, or more chips"),
+        (["--mtbi-years", "-1"], "--mtbi-years: is '-1'"),
+        (["--mtbi-years", "soon"], "--mtbi-years: is 'soon'"),
+        (["--hours", "0"], "--hours: is '0'"),
+        (["--step-s", "5parsecs"], "--step-s: is '5parsecs'"),
+        (["--systems", "magic"], "--systems: 'magic' is no system"),
+        (["--seeds", "0"], "--seeds: is 0; use 1 or more"),
+        (["--stride", "0"], "--stride: is 0; use 1 or more"),
+        (["--processes", "0"], "--processes: is 0; use 1 or more"),
+        (["--table", "tennis"], "'tennis' is no table; use paper"),
+        (["--fails", "rack:5"], "--fails: is 'rack:5'; use NAME:CHIPS:MTBI:RECOVERY"),
+        (["--fails", "rack:5:1d:never"], "scale_s is inf"),
+        (["--link-fails", "6h"], "--link-fails: is '6h'; use MTBI:MEAN, such as 6h:60s"),
+        (["--min-quorum", "3", "--learners", "2"], "min_quorum is 3 but num_learners is 2"),
+        (["--trace", "x.jsonl", "--learners", "2", "4"], "a trace of 2 runs"),
+        (["--lerners", "2"], "--lerners is not understood; did you mean --learners?"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_fix(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--hours", "0.1", "--stride", "30", *arguments]) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.out == ""
+    assert len(said.err.strip().splitlines()) == 1
+
+
+@given(st.integers(1, 2**40))
+def test_counts_are_read_as_they_are_written(value: int) -> None:
+    assert as_count(counted(value), where="") == value
+    assert as_count(str(value), where="") == value
+
+
+@given(st.floats(1e-3, 1e6), st.sampled_from(["ms", "s", "min", "h", "d", "w", "y"]))
+def test_durations(value: float, unit: str) -> None:
+    one = as_seconds(f"1{unit}", where="")
+    assert as_seconds(f"{value:f} {unit}", where="", zero=True) == pytest.approx(value * one, rel=1e-3, abs=1e-2)
+
+
+def test_words_shares_and_years() -> None:
+    assert as_years("never", where="") == math.inf
+    assert as_years("2", where="") == 2 * 365 * 86_400
+    assert as_number("18%", where="") == 0.18
+    for bad in ("", "k", "1e", "--", "1 2", "nan", "1x"):
+        with pytest.raises(SettingError):
+            as_count(bad, where="")
+        with pytest.raises(SettingError):
+            as_seconds(bad, where="")
