@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 ARGS ?=
 
-.PHONY: help setup demo test check fuzz bench docs experiments clean
+.PHONY: help setup demo test check fuzz chaos bench docs experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -31,11 +31,15 @@ check: setup  ## style, types, and who may import whom
 fuzz: setup  ## try to break the protocol for a minute: random faults in virtual time (ARGS='--seconds 600 --first 100000')
 	@$(RUN) -m gruppetto fuzz $(or $(ARGS),--seconds 60)
 
+chaos: setup  ## a real run on this machine while things go wrong in it, with a verdict (ARGS=examples/chaos/storm.toml)
+	@$(RUN) -m gruppetto chaos $(or $(ARGS),examples/chaos/everything.toml)
+
 bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/merge.py
 	@$(RUN) benchmarks/persist.py
 	@$(RUN) benchmarks/attach_overhead.py
 	@$(RUN) benchmarks/simulator.py
+	@$(RUN) benchmarks/proxy.py
 
 experiments: setup  ## the sweep behind the demo's preset, and decoupled against single and data parallel (hours)
 	@$(RUN) experiments/demo_sweep.py $(ARGS)

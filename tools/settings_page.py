@@ -32,10 +32,15 @@ This page is written by `python tools/settings_page.py` from the source; a test 
 TABLES: tuple[tuple[str, type, str], ...] = (
     ("run", ProtocolSetting, "The protocol. `mode` is `decoupled`, `single`, `data-parallel` or `diloco`."),
     ("outer", run.OuterChoice, "The syncer's optimizer. Presets: `auto`, `paper`, `short`, `finetune`."),
-    ("merge", run.MergeChoice, "Merge rules by tensor name: `mean` or `rda`."),
+    (
+        "merge",
+        run.MergeChoice,
+        "Merge rules by tensor name: `mean`, `rda`, or a robust one: `trimmed`, `median`, `clipped-rda`.",
+    ),
     ("fragments", run.FragmentsChoice, "How the model is cut."),
     ("codec", run.CodecChoice, "What travels in how many bits: `fp32` or `bf16`."),
     ("syncer", run.SyncerPlace, "The service."),
+    ("launch", run.LaunchChoice, "What a local run does with a learner or a syncer that dies."),
     ("train", train.TrainSetting, "The reference trainer."),
     ("model", train.ModelSetting, "The model. `preset` is `tiny`, `small` or `base`; single keys change it."),
     ("data", train.DataSetting, "The text. `slots` follows `run.num_slots`."),

@@ -5,26 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gruppetto.attach.learner import Learner
+    from gruppetto.attach import Checkpoints, Learner
 
-__all__ = ["Learner", "__version__"]
+__all__ = ["Checkpoints", "Learner", "__version__"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
     # Loaded when first asked for: a syncer host has no torch, and the command line should not wait for it.
-    if name != "Learner":
+    if name not in ("Checkpoints", "Learner"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from gruppetto.attach.learner import Learner
+        from gruppetto import attach
     except ModuleNotFoundError as missing:
         if missing.name != "torch":
             raise
         raise ModuleNotFoundError(
-            "gruppetto.Learner needs PyTorch: pip install 'gruppetto[torch]'", name="torch"
+            f"gruppetto.{name} needs PyTorch: pip install 'gruppetto[torch]'", name="torch"
         ) from missing
-    return Learner
+    found: object = getattr(attach, name)
+    return found
 
 
 def __dir__() -> list[str]:

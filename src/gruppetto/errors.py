@@ -12,6 +12,7 @@
     ├── ProtocolError         the other side said something that it may not say
     │   └── Refused           the syncer refused us by name; ``reason`` tells why
     ├── ConnectionLost        the link is down; retried by itself unless asked otherwise
+    ├── SteppedDown           another syncer has the authority over the run              (exit 3)
     └── RunFailed             a run stopped before its end                              (exit 1)
 
 Our own mistakes are assertions, never one of these.
@@ -30,6 +31,7 @@ __all__ = [
     "RunFailed",
     "SettingError",
     "StateError",
+    "SteppedDown",
     "UserError",
 ]
 
@@ -95,6 +97,12 @@ class Refused(ProtocolError):
 
 class ConnectionLost(GruppettoError):
     """The link to the syncer is down."""
+
+
+class SteppedDown(GruppettoError):
+    """Another syncer has taken over the run that this one served. It is not to be started again."""
+
+    exit_code = 3
 
 
 class RunFailed(GruppettoError):

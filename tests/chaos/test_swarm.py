@@ -9,8 +9,9 @@ import pytest
 
 from gruppetto.chaos import Outcome, draw_plan, live, read_plan
 from gruppetto.chaos.exhaust import small_worlds
-from gruppetto.chaos.plan import CRASH_POINTS, FaultKind
+from gruppetto.chaos.plan import CRASH_POINTS, DAMAGES, FaultKind
 from gruppetto.chaos.world import World
+from gruppetto.protocol.donors import Source
 from gruppetto.protocol.messages import RejectionReason
 
 HERE = Path(__file__).parent
@@ -47,7 +48,8 @@ def test_the_swarm_gets_everywhere() -> None:
     rejected: collections.Counter[str] = collections.Counter()
     crashes: set[str] = set()
     kinds: set[FaultKind] = set()
-    finished = restarts = 0
+    hows: set[tuple[FaultKind, str]] = set()
+    finished = restarts = losses = damages = intervals = 0
     for seed in range(300, 500):
         plan = draw_plan(seed)
         world = World(plan)
@@ -64,6 +66,10 @@ def test_the_swarm_gets_everywhere() -> None:
         assert commit is not None and syncer is not None
         rejected += collections.Counter(syncer.core.rejected)
         kinds |= {fault.kind for fault in plan.faults}
+        hows |= {(fault.kind, fault.how) for fault in plan.faults if fault.kind.value in DAMAGES}
+        losses += any(life.legacy.unseen > 0 for life in world.watch.lives)
+        damages += any(life.legacy.damaged for life in world.watch.lives)
+        intervals += plan.setting.reserve > 0
         restarts += world.disk.epoch > 1
         finished += commit.state.round == plan.setting.rounds
     # The learners are honest, so what can only be a lie is not said here; tests/protocol/test_fuzz.py says it.
@@ -78,3 +84,22 @@ def test_the_swarm_gets_everywhere() -> None:
     assert crashes == set(CRASH_POINTS)
     assert kinds == set(FaultKind)
     assert finished > 10 and restarts > 20
+    assert losses > 20 and damages > 5 and intervals > 20
+    assert hows == {(FaultKind(kind), how) for kind, hows_of in DAMAGES.items() for how in hows_of}
+
+
+def test_newcomers_climb_every_rung() -> None:
+    """A peer, another one after the first had failed or was busy, the own checkpoint, the syncer."""
+    sources: collections.Counter[Source] = collections.Counter()
+    second_choice = busy = 0
+    for seed in range(300, 450):
+        world = World(draw_plan(seed))
+        world.run()
+        for process in world.processes:
+            search = process.search
+            if search is not None and search.source is not None:
+                sources[search.source] += 1
+                second_choice += search.source is Source.PEER and len(set(search.tried)) > 1
+                busy += len(search.tried) > len(set(search.tried))
+    assert set(sources) == set(Source) and sources[Source.PEER] > 30
+    assert second_choice > 0 and busy > 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from gruppetto.cli.live import LiveView
+from gruppetto.cli.live import LiveView, _state
 from gruppetto.launch.local import Sight
 from gruppetto.protocol import ProtocolSetting, SyncerCore
 from gruppetto.protocol.messages import Hello
@@ -20,6 +21,7 @@ PROCESSES = {"syncer": {"pid": 1, "state": "running"}, "anna": {"pid": 2, "state
 def status() -> dict[str, Any]:
     """A real one, of a core that has met one learner."""
     core, seen = SyncerCore(ProtocolSetting(rounds=100), run_id="r", layout_hash="l"), Observer()
+    core.rejected, core.clipped = {"late": 3}, {"norm": 2}
     core.step(0.0, Hello(learner=LearnerId("ben"), session="s", layout_hash="l"))
     seen.metrics[LearnerId("ben")] = {"loss": 2.5}
     return status_of(core, seen, 1.0)
@@ -51,6 +53,8 @@ def test_a_terminal_gets_a_table() -> None:
     said = shown(terminal=True)
     for part in ("tour", "round 20/100", "loss 5.426", "ben", "joining", "2.500", "killed (SIGKILL)", "waiting for"):
         assert part in said, part
+    for part in ("not merged: 3 late", "merged for less: 2 norm"):
+        assert part in said, part
     # 20 rounds in 2 s, 80 to go.
     assert "8.0 s left" in said
 
@@ -58,5 +62,19 @@ def test_a_terminal_gets_a_table() -> None:
 def test_a_pipe_gets_a_line_at_each_stage_and_every_few_seconds() -> None:
     lines = shown(terminal=False).splitlines()
     assert [line.split(":")[0] for line in lines] == ["0.0 s", "1.0 s", "2.0 s", "9.5 s"]
-    assert "ben joining 0" in lines[2]
+    assert "ben joining 0 · not merged: 3 late · merged for less: 2 norm" in lines[2]
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("process", "syncer_says", "shown"),
+    [
+        ({"state": "running", "restarts": 0}, "live", "live"),
+        ({"state": "restarting in 2 s", "restarts": 0}, "away", "restarting in 2 s"),
+        ({"state": "running", "restarts": 1}, "away", "starting, 1 restart"),
+        ({"state": "running", "restarts": 2}, "live", "live, 2 restarts"),
+        ({"state": "failed (exit 1)", "restarts": 5}, "away", "failed (exit 1), 5 restarts"),
+    ],
+)
+def test_a_learner_is_seen_to_die_and_to_come_back(process: dict[str, Any], syncer_says: str, shown: str) -> None:
+    assert _state(Sight(processes={"ben": process}), "ben", {"state": syncer_says}) == shown

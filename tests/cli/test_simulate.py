@@ -130,3 +130,31 @@ def test_words_shares_and_years() -> None:
             as_count(bad, where="")
         with pytest.raises(SettingError):
             as_seconds(bad, where="")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--mtbi-years", "1e-12"], "more than 2e+08 events in all; use fewer --hours, or larger --mtbi-years"),
+        (["--fails", "a:1:1us:1us"], "data-parallel has about"),
+        (["--link-fails", "1us:1us"], "decoupled has about 3.46e+11 faults and 7.37e+05 steps in 24 hours"),
+        (["--syncer-fails", "1us:1us"], "decoupled has about"),
+        (["--step-s", "1e-9"], "elastic has about 3.29e+03 faults and 8.64e+13 steps"),
+        (["--hours", "1e9"], "use fewer --hours"),
+        (["--spread", "1e300"], "simulate.spread: spread is 1e+300; use 0 to 1000"),
+        (["--chips", "e5"], "--chips: is 'e5'; use a whole number"),
+        (["--chips", ".e5"], "--chips: is '.e5'; use a whole number"),
+        (["--checkpoint-s", "never"], "--checkpoint-s: is 'never'; use a duration"),
+        (["--restart-s", "never"], "--restart-s: is 'never'; use a duration"),
+        (["--recovery-s", "never"], "--recovery-s: is 'never'; use a duration"),
+        (["--latency", "never"], "--latency: is 'never'; use a duration"),
+        (["--latency", "1e400"], "--latency: is '1e400'; use a duration"),
+        (["--link-fails", "1h:never"], "--link-fails: is 'never'; use a duration"),
+    ],
+)
+def test_what_would_not_end_is_refused_before_it_begins(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *arguments]) == 2
+    said = capsys.readouterr()
+    assert says in said.err and said.err.count("\n") == 1 and said.out == ""

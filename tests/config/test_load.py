@@ -37,10 +37,16 @@ CHANGED: dict[str, object] = {
     "run.snapshot_window": 3,
     "run.apply": "carry",
     "run.blend_alpha": 0.25,
+    "run.norm_gate": "reject",
+    "run.norm_factor": 5.0,
+    "run.weight_cap": 4.0,
     "run.liveness_s": 3.0,
     "run.start_learners": 2,
     "run.start_timeout_s": 5.0,
+    "run.checkpoint_timeout_s": 5.0,
     "run.num_slots": 19,
+    "run.durability": "interval",
+    "run.durability_rounds": 7,
     "outer.preset": "finetune",
     "outer.optimizer": "sgd",
     "outer.lr": 0.3,
@@ -55,11 +61,16 @@ CHANGED: dict[str, object] = {
     "syncer.tls_cert": "cert.pem",
     "syncer.tls_key": "key.pem",
     "syncer.allow_plaintext": True,
+    "launch.restart": False,
+    "launch.max_restarts": 3,
+    "syncer.lease_s": 3.0,
+    "syncer.snapshots_kept": 5,
     "train.batch_size": 4,
     "train.eval_every_rounds": 10,
     "train.eval_windows": 16,
     "train.log_every_rounds": 3,
     "train.seed": 5,
+    "train.checkpoint_every_rounds": 0,
     "train.threads": 2,
     "model.preset": "small",
     "model.architecture": "hf:qwen3",
@@ -107,6 +118,13 @@ def test_every_setting_changes_the_run(path: str) -> None:
         assert owner.rules == (("norm", "mean"),)
     else:
         assert getattr(owner, key) == CHANGED[path]
+
+
+def test_off_is_written_down_where_the_default_is_on(tmp_path: Path) -> None:
+    run = load_run(overrides={"run.weight_cap": "none"})
+    assert run.protocol.weight_cap is None
+    assert 'weight_cap = "none"' in to_toml(run)
+    assert read(tmp_path, to_toml(run)).protocol.weight_cap is None
 
 
 def test_the_order_is_defaults_preset_file_command_line(tmp_path: Path) -> None:
@@ -206,6 +224,7 @@ def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str 
         ("[data]\nslots = 3", "data.slots: data.slots is 3, but the syncer leases 16"),
         ("[inner]\nlearning_rate = -1e-3", "inner.learning_rate: is -0.001; use a number above 0"),
         ('[[learner]]\nname = "a"\nslowdown = 0.5', "learner.slowdown: is 0.5; use 1 or more"),
+        ('[[learner]]\nname = "a"\nmin_step_s = -1', "learner.min_step_s: is -1.0; use seconds, 0 to 86400"),
         ('[[learner]]\nname = "../a"', "learner.name: is '../a'; use 1 to 128 letters"),
         ('[[learner]]\nname = "a"\n[[learner]]\nname = "a"', "two learners are called 'a'"),
         ("[[learner]]\nslowdown = 2", "learner.name: is missing"),

@@ -15,8 +15,9 @@ import pytest
 
 from gruppetto.config import load_run
 from gruppetto.errors import RunFailed
-from gruppetto.launch.children import start
+from gruppetto.launch.children import Child, start
 from gruppetto.launch.local import MAX_JUDGES, _LocalRun
+from gruppetto.launch.strike import Strike
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.trace.log import Record, TraceWriter, read_trace
 
@@ -85,6 +86,133 @@ def test_a_judge_that_dies_is_replaced_but_not_for_ever(run: _LocalRun, monkeypa
     # The run has reached its end, and is said to have; its weights were not judged, which is said too.
     assert "the last weights were not judged: the judge is failed (exit 1) at round 3: no memory" in run.finish()
     assert len(called) == MAX_JUDGES - 1
+
+
+# ── starting again ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def revive(run: _LocalRun, monkeypatch: pytest.MonkeyPatch, code: str) -> list[str]:
+    """A learner "b" that runs ``code`` in every life; the list of its lives."""
+    lives: list[str] = []
+
+    def begin(name: str) -> None:
+        lives.append(name)
+        run._learners[name] = start(name, ["-c", code], run.directory / f"{name}.log", threads=1)
+        run._learners[name].process.wait()
+
+    monkeypatch.setattr(run, "_start_learner", begin)
+    begin("b")
+    return lives
+
+
+def pass_time(run: _LocalRun, seconds: float) -> None:
+    assert isinstance(run._clock, ManualClock)
+    run._clock.advance(seconds)
+    run._mend()
+
+
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_a_learner_that_dies_is_started_again_after_a_pause(run: _LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    Status.phases = ["open"]
+    lives = revive(run, monkeypatch, KILLED)
+    pass_time(run, 0.0)
+    run._write_processes()
+    assert run._sight.processes["b"]["state"] == "restarting in 1 s"
+    assert run._riding
+    pass_time(run, 0.4)
+    assert lives == ["b"]
+    pass_time(run, 0.1)
+    run._write_processes()
+    assert (lives, run._sight.processes["b"]["restarts"]) == (["b", "b"], 1)
+
+
+def test_one_that_never_takes_part_is_given_up(
+    run: _LocalRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Status.phases = ["open"]
+    lives = revive(run, monkeypatch, "raise SystemExit(1)")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            pass_time(run, 60.0)
+    assert len(lives) == run.config.launch.max_restarts
+    assert "b died (exit 1): it died 5 times without having taken part" in caplog.text
+    assert not run._riding
+
+
+@pytest.mark.parametrize(
+    ("code", "phase"), [("raise SystemExit(2)", "open"), ("", "open"), (KILLED, "finished")], ids=str
+)
+def test_who_makes_a_mistake_has_left_or_is_late_is_not_started(
+    run: _LocalRun, monkeypatch: pytest.MonkeyPatch, code: str, phase: str
+) -> None:
+    Status.phases = [phase]
+    lives = revive(run, monkeypatch, code)
+    for _ in range(3):
+        pass_time(run, 60.0)
+    assert lives == ["b"] and not run._riding
+
+
+def test_a_syncer_is_started_again_where_it_listened(run: _LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    Status.phases = ["open"]
+    run._ask()
+    pass_time(run, 0.0)  # it has been of use
+    endpoint = json.loads((run.directory / "syncer" / "endpoint.json").read_bytes())
+    commands: list[list[str]] = []
+
+    def begin(name: str, command: list[str], log: Path, *, threads: int) -> Child:
+        commands.append(command)
+        return start(name, ["-c", "import os; os.read(0, 1)"], log, threads=threads)
+
+    monkeypatch.setattr("gruppetto.launch.local.start", begin)
+    assert run._syncer is not None
+    run._syncer.process.kill()
+    run._syncer.process.wait()
+    pass_time(run, 0.0)
+    run._check_syncer()
+    pass_time(run, 0.5)
+    (command,) = commands
+    assert command[command.index("--listen") + 1] == endpoint["url"].removeprefix("http://")
+    assert run._syncer.running
+
+
+def test_without_restarts_a_dead_syncer_ends_the_run(tmp_path: Path) -> None:
+    config = load_run(overrides={"run.num_learners": 1, "launch.restart": False})
+    run = _LocalRun(config, tmp_path, cache=tmp_path, clock=ManualClock(), show=lambda _: None)
+    run._syncer = start("syncer", ["-c", KILLED], tmp_path / "syncer.log", threads=1)
+    run._syncer.process.wait()
+    run._mend()
+    with pytest.raises(RunFailed, match=r"the syncer is killed \(SIGKILL\) at round 0"):
+        run._check_syncer()
+    run.end()
+
+
+def test_deaths_end_in_the_trace(run: _LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    Status.phases = ["open"]
+    TraceWriter(run.directory / "trace.jsonl", {}).close()
+    revive(run, monkeypatch, KILLED)
+    pass_time(run, 0.0)
+    run.end()
+    notes = [line for line in read_trace(run.directory / "trace.jsonl") if isinstance(line, Record)]
+    assert [(n.name, n.data["learner"], n.data["cause"]) for n in notes] == [("died", "b", "SIGKILL")]
+    assert not (run.directory / "deaths.jsonl").exists()
+
+
+def test_a_strike_comes_once_from_outside(run: _LocalRun) -> None:
+    run._learners["b"] = start("b", ["-c", "import os; os.read(0, 1)"], run.directory / "b.log", threads=1)
+    run._strike = Strike(learner="b", round=3)
+    run._strike_if_due()
+    assert run._learners["b"].running  # round 3 is not known yet
+    Status.phases = ["open"]
+    run._ask()
+    run._strike_if_due()
+    run._learners["b"].process.wait()
+    assert run._learners["b"].state == "killed (SIGKILL)"
+    assert run._strike is None
+
+
+# ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def evaluated(place: Path) -> None:

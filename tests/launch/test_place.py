@@ -52,7 +52,8 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     assert content(directory) == {"trace.jsonl", "model"}
     # A syncer by itself, as the store holds its state.
     (directory / "syncer").mkdir()
-    with (directory / "syncer" / "lock").open("ab") as lock:
+    (directory / "syncer" / "epochs").mkdir()
+    with (directory / "syncer" / "epochs" / "00001").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StateError, match="a run goes on in it"), run_directory(out, "x", overwrite=True):
             pass

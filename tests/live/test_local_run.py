@@ -23,6 +23,7 @@ TINY = [
     *("--set", "model.dim=32", "--set", "model.layers=2", "--set", "model.ffn_dim=64", "--set", "model.heads=2"),
     *("--set", "run.num_fragments=6", "--set", "run.sync_period=6"),
     *("--set", "train.eval_every_rounds=40", "--set", "train.eval_windows=16"),
+    *("--set", "launch.restart=false"),  # with it: test_restarts.py
 ]
 STEP_PAD = "\n".join(f'[[learner]]\nname = "{name}"\nslowdown = 4.0' for name in ("a", "b", "c"))
 

@@ -11,7 +11,16 @@ from gruppetto.numerics.codec import CODECS, encode_difference
 from gruppetto.numerics.fragments import FragmentSpec, Piece
 from gruppetto.numerics.kernels import BLOCK
 
-COMPILED = ("sum_squares", "fold", "decode", "encode", "encode_difference", "nesterov_step", "sgd_step")
+COMPILED = (
+    "sum_squares",
+    "fold",
+    "decode",
+    "encode",
+    "encode_difference",
+    "nesterov_step",
+    "sgd_step",
+    "sample_products",
+)
 
 
 def fold_once(total: np.ndarray, delta: np.ndarray, scale: float) -> float:  # type: ignore[type-arg]
@@ -19,7 +28,7 @@ def fold_once(total: np.ndarray, delta: np.ndarray, scale: float) -> float:  # t
     bounds = np.zeros(1, np.int64), np.array([total.size])
     squares, one = np.zeros(1), np.full(1, scale, np.float32)
     nowhere = np.full(1, -1, np.int64)
-    kernels.fold(total, kernels.read_only(delta), *bounds, one, squares, np.zeros(0, np.float32), nowhere, one[0])
+    kernels.fold(total, kernels.read_only(delta), *bounds, one, squares, np.zeros(0, np.float32), nowhere, one)
     return float(squares[0])
 
 

@@ -172,7 +172,7 @@ def test_the_first_override_that_matches_decides() -> None:
 
 
 def test_refuses_a_broken_override_even_behind_one_that_matches() -> None:
-    with pytest.raises(SettingError, match=r"merge override 1 .*unknown merge rule 'median'; use one of"):
-        rule_for("w", (2,), [("w", "rda"), ("x", "median")])
+    with pytest.raises(SettingError, match=r"merge override 1 .*unknown merge rule 'average'; use one of"):
+        rule_for("w", (2,), [("w", "rda"), ("x", "average")])
     with pytest.raises(SettingError, match=r"merge override 0 .*not a regular expression .*mend the regex"):
         rule_for("w", (2,), [("(", "rda")])

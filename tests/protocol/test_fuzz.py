@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gruppetto.protocol.events import (
+    CheckpointRecorded,
     Folded,
     LinkLost,
     OuterStepped,
@@ -16,10 +17,11 @@ from gruppetto.protocol.events import (
     Published,
     Seeded,
     Settle,
+    TakeCheckpoint,
     Tick,
 )
 from gruppetto.protocol.invariants import Observer
-from gruppetto.protocol.messages import Answer, Applied, Deferred, Goodbye, Heartbeat, Hello, Progress
+from gruppetto.protocol.messages import Answer, Applied, Deferred, Goodbye, Heartbeat, Hello, Marked, Progress
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
 
@@ -42,6 +44,7 @@ anything = st.one_of(
         incarnation=st.integers(0, 3),
         versions=st.lists(small, max_size=3).map(tuple),
         can_seed=st.booleans(),
+        continues=st.sampled_from(["", "s", "t"]),
     ),
     st.builds(
         Progress,
@@ -67,8 +70,19 @@ anything = st.one_of(
         cursor=counts,
         layout_hash=st.sampled_from(["layout", "other"]),
         finite=st.booleans(),
+        parting=st.booleans(),
     ),
     st.builds(Deferred, **lives, epoch=st.integers(0, 2), round=small, expected_s=st.floats()),
+    st.builds(TakeCheckpoint, mark=st.sampled_from(["m", "n"])),
+    st.builds(CheckpointRecorded, mark=st.sampled_from(["m", "n"]), why=st.sampled_from(["", "disk full"])),
+    st.builds(
+        Marked,
+        **lives,
+        epoch=st.integers(0, 2),
+        mark=st.sampled_from(["m", "n"]),
+        ok=st.booleans(),
+        text=st.just("here"),
+    ),
     st.builds(Heartbeat, **lives),
     st.builds(Goodbye, **lives),
     st.builds(LinkLost, **lives),

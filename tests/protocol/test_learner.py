@@ -284,7 +284,7 @@ def test_a_new_life_mixes_nothing_of_the_old_one_in() -> None:
     rider = Rider(apply=ApplyMode.BLEND)
     rider.join()
     rider.train()
-    rider.welcome(incarnation=Incarnation(2), versions=(Version(0), Version(1)))
+    rider.welcome(incarnation=Incarnation(2), round=Round(1), versions=(Version(0), Version(1)))
     rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
     applied = [a for a in rider.train() if isinstance(a, Apply)]
     assert [(a.version, a.mode) for a in applied] == [(0, "overwrite"), (1, "overwrite")]

@@ -13,7 +13,7 @@ A, B = LearnerId("a"), LearnerId("b")
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["train", "merge", "apply", "die", "leave", "join", "void"]),
+        st.sampled_from(["train", "merge", "promise", "keep", "break", "apply", "die", "leave", "join", "void"]),
         st.sampled_from([A, B]),
         st.integers(0, 2),
         st.integers(-5, 300),
@@ -40,6 +40,17 @@ def test_the_books_balance_after_every_entry(script: list[tuple[str, LearnerId, 
             if tokens and ledger.is_open(who, Fragment(fragment), tokens, total):
                 ledger.merged(who, Fragment(fragment), tokens, total)
                 last_merge[who] = (fragment, tokens)
+        elif what == "promise" and here:
+            total = ledger.accounts[who].tokens
+            tokens = min(max(0, number), total)
+            waits = ledger.promised_by.get(who, [0, 0, 0])[fragment]
+            if tokens and not waits and ledger.is_open(who, Fragment(fragment), tokens, total):
+                ledger.promised(who, Fragment(fragment), tokens, total)
+        elif what == "keep":
+            ledger.kept(who, Fragment(fragment))
+        elif what == "break":
+            ledger.broken()
+            assert ledger.promised_total() == 0
         elif what == "void" and who in last_merge:
             voided, tokens = last_merge.pop(who)
             ledger.voided(who, Fragment(voided), tokens)
@@ -50,8 +61,9 @@ def test_the_books_balance_after_every_entry(script: list[tuple[str, LearnerId, 
             ledger.close_account(who, lost=what == "die", why="left")
         assert ledger.balances()
         assert min(ledger.totals.merged, ledger.totals.discarded, ledger.totals.lost, ledger.open_total()) >= 0
+        assert sum(ledger.lost_by.values()) == ledger.totals.lost
         whole = ledger.in_tokens()
-        parts = whole["merged"] + whole["discarded"] + whole["lost"] + whole["open"]
+        parts = whole["merged"] + whole["promised"] + whole["discarded"] + whole["lost"] + whole["open"]
         assert whole["consumed"] == parts == ledger.consumed
         assert ledger.copy() == ledger
 

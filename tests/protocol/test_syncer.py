@@ -564,7 +564,7 @@ def test_the_last_round_ends_the_run_and_the_books_are_settled(scripted: Any) ->
     s.goodbye("a")
     s.feed(Settle())
     books = s.core.ledger.in_tokens()
-    assert books == {"consumed": 35, "merged": 20, "discarded": 15, "lost": 0, "open": 0}
+    assert books == {"consumed": 35, "merged": 20, "discarded": 15, "lost": 0, "promised": 0, "open": 0}
     s.hello("late")
     assert [r.reason for r in s.sent(Refusal, "late")] == [RefusalReason.FINISHED]
 

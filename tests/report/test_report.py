@@ -77,9 +77,12 @@ def measures() -> Measures:
             Evaluated(round=0, loss=4.0, perplexity=54.6),
             Evaluated(round=2, loss=3.0, perplexity=20.1),
         ],
-        recoveries=[Recovery(learner="b", cause="died", source="syncer", seconds=1.5)],
+        recoveries=[
+            Recovery(learner="b", cause="killed", source="peer a", seconds=1.5, search_s=0.5, payload_bytes=640)
+        ],
         alarms=[(3.0, "quorum-short", "round 1 waits <here>")],
         rejected={"late": 3},
+        clipped={"norm": 7},
         tokens={"consumed": 200, "merged": 150, "discarded": 40, "lost": 10, "open": 0},
         consumed_by={"a": 120, "b": 80},
         recorded_tokens={"consumed": 200, "merged": 150, "discarded": 40, "lost": 10, "open": 0},
@@ -103,9 +106,19 @@ def test_the_report_by_value() -> None:
     assert report["eval"]["initial_loss"] == 4.0
     assert (report["eval"]["loss"], report["eval"]["perplexity"]) == (3.0, 20.1)
     assert report["grace"] == {"mean_s": 0.5, "max_s": 0.75}
+    assert (report["rejected"], report["clipped"]) == ({"late": 3}, {"norm": 7})
     assert report["quorum"] == {"mean": 1.5, "min": 1}
     assert report["anatomy"]["persist_s"] == 0.5
-    assert report["recoveries"] == [{"learner": "b", "cause": "died", "source": "syncer", "seconds": 1.5}]
+    assert report["recoveries"] == [
+        {
+            "learner": "b",
+            "cause": "killed",
+            "source": "peer a",
+            "seconds": 1.5,
+            "search_s": 0.5,
+            "payload_bytes": 640,
+        }
+    ]
     assert report["learners"]["b"] == {
         "steps": 5,
         "tokens": 80,
@@ -161,7 +174,7 @@ def test_the_story_of_a_run() -> None:
         "Of 200 tokens 75% were merged, 20% discarded and 5% lost.",
         "4.00 kB travelled; data parallel would have needed 40.00 kB for the same steps (10 times as much).",
         "b went away and did not come back",
-        "back after 1.5 s",
+        "b was gone (killed) and was merged after 1.5 s, with its state from: peer a.",
         "3 late",
         "runs/x/report.html",
     ):
@@ -299,3 +312,20 @@ def test_a_directory_whose_name_is_no_text_is_reported(tmp_path: Path) -> None:
     place.mkdir()
     write_report(run_directory(place))
     assert "n?x" in (place / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_verdict_and_its_picture_are_on_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = run_directory(tmp_path / "run")
+    check = {"name": "never-stands-still", "state": "fail", "text": "uptime <90 %>", "figures": {}}
+    (run / "verdict.json").write_text(json.dumps({"passed": False, "checks": [check]}), encoding="utf-8")
+    (run / "figures").mkdir()
+    (run / "figures" / "chaos.svg").write_text("<svg><text>lanes</text></svg>", encoding="utf-8")
+    report = write_report(run)
+    assert report.figures["verdict"]["checks"] == [check]
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "<svg><text>lanes</text></svg><figcaption>What went wrong" in page
+    assert "<td>never-stands-still</td><td>fail</td><td>uptime &lt;90 %&gt;</td>" in page
+    (run / "verdict.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DataError, match="is no verdict"):
+        write_report(run)

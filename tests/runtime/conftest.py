@@ -11,9 +11,9 @@ import pytest
 
 from gruppetto.numerics import CODECS, Layout, TensorSpec, encode_difference
 from gruppetto.protocol import LearnerCore, ProtocolSetting
-from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Seed, TakeSnapshot
-from gruppetto.protocol.events import Arrived, Boundary, LinkDown, StepDone, StepStarted
-from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Progress
+from gruppetto.protocol.actions import Apply, LearnerAction, Pull, SaveState, Seed, TakeSnapshot
+from gruppetto.protocol.events import Arrived, Boundary, LinkDown, StateSaved, StepDone, StepStarted
+from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.runtime.memory import MemoryControl, MemoryLink
@@ -57,6 +57,8 @@ class NumpyLearner:
         self.snapshots: dict[Fragment, np.ndarray] = {}
         self.replies: list[str] = []
         self.frames: list[Any] = []
+        self.saved: list[tuple[Any, np.ndarray, dict[Fragment, np.ndarray]]] = []
+        """Parts of checkpoints: core, model, bases."""
         ends = np.cumsum([t.numel for t in layout.tensors])
         self._offsets = {t.name: int(end) - t.numel for t, end in zip(layout.tensors, ends, strict=True)}
 
@@ -138,8 +140,11 @@ class NumpyLearner:
                 self.replies.append(self.link.contribute(action, codec.name, body))
             case Progress():
                 self._send(ProgressFrame(progress=action, metrics={"loss": 1.0}))
-            case Deferred():
+            case Deferred() | Marked():
                 self._send(action)
+            case SaveState():
+                self.saved.append((action.state, self.theta.copy(), {p: b.copy() for p, b in self.bases.items()}))
+                self.feed(StateSaved(mark=action.mark, ok=True, text=f"disk of {self.core.learner}"))
             case _:
                 raise AssertionError(action)
 

@@ -19,7 +19,20 @@ from gruppetto.numerics import CODECS, Fragmentation, Layout, TensorSpec, fragme
 from gruppetto.protocol import LearnerCore
 from gruppetto.protocol.actions import Apply, TakeSnapshot
 from gruppetto.protocol.events import Boundary, LearnerEvent, StepDone, StepStarted
-from gruppetto.protocol.messages import Announcement, Answer, ApplyMode, Ask, Begin, Refusal, RefusalReason, Welcome
+from gruppetto.protocol.messages import (
+    Announcement,
+    Answer,
+    ApplyMode,
+    Ask,
+    Begin,
+    ClipCause,
+    Clipping,
+    Refusal,
+    RefusalReason,
+    Rejection,
+    RejectionReason,
+    Welcome,
+)
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.backlog import Offer, SeedPart
@@ -433,6 +446,26 @@ def test_connections_that_do_not_last_are_complained_of_once(
             syncer.hang_up()
             learner.wait(lambda: learner.client.reconnects == lost and learner.core.linked)  # noqa: B023
     assert len(caplog.records) == 1
+
+
+def test_what_the_gate_did_not_take_is_logged_with_advice_and_ever_more_rarely(
+    syncer: ScriptedSyncer, learner: FourNumbers, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.client.start()
+    learner.become_ready()
+    where: dict[str, Any] = {"epoch": Epoch(1), "round": Round(1), "fragment": P0}
+    with caplog.at_level(logging.INFO, "gruppetto.learner"):
+        for _ in range(25):
+            syncer.say(Rejection(**where, reason=RejectionReason.NOT_FINITE))
+            syncer.say(Rejection(**where, reason=RejectionReason.LATE))
+            syncer.say(Clipping(**where, cause=ClipCause.NORM, factor=1000.0))
+        learner.wait(lambda: learner.core.clippings == {"norm": 25})
+    said = [(record.levelno, record.getMessage()) for record in caplog.records if "was " in record.getMessage()]
+    assert len(said) == 6
+    warned = [text for level, text in said if level == logging.WARNING]
+    assert len(warned) == 4  # nobody has to do anything about a single late one
+    assert all("lower the learning rate, clip gradients" in text for text in warned)
+    assert any("1e+03 times the usual" in text for text in warned)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
@@ -620,4 +622,58 @@ def test_every_endpoint_of_the_wire_is_served():
         if line.startswith("``"):
             method, path = line.strip("`").split("``")[0].split()
             assert (method, path.split("?")[0]) in found
-    assert len(found) == 8
+    assert len(found) == 10
+
+
+def test_a_control_connection_that_swallows_everything_is_found_out_whatever_heartbeats_say(tmp_path):
+    async def test():
+        async with syncer(tmp_path, protocol={"liveness_s": 0.4}) as peer:
+            peer.socket = await peer.http.ws_connect(f"{peer.url}/v1/control", autoping=False)
+            hello = Hello(learner="a", session="a-1", layout_hash=LAYOUT.layout_hash)
+            await peer.socket.send_bytes(encode_frame(HelloFrame.of(hello, LAYOUT)))
+
+            async def beat():
+                while True:
+                    beat = encode_frame(Heartbeat(learner="a", incarnation=1))
+                    async with peer.http.post(f"{peer.url}/v1/heartbeat", data=beat) as reply:
+                        assert reply.status == 204
+                    await asyncio.sleep(0.05)
+
+            beating = asyncio.create_task(beat())
+            async with asyncio.timeout(20):
+                while (await peer.socket.receive()).type not in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR):
+                    pass
+            assert (await status(peer))["learners"]["a"]["state"] == "away"
+            beating.cancel()
+
+    run(test())
+
+
+def test_a_peer_that_has_gone_with_pings_unanswered_is_no_fault(tmp_path, caplog):
+    """As after SIGCONT: its last words, and its reset, are all there when this process goes on."""
+
+    async def test():
+        async with syncer(tmp_path) as peer:
+            host, port = peer.url.removeprefix("http://").split(":")
+            hello = encode_frame(
+                HelloFrame.of(Hello(learner="a", session="a-1", layout_hash=LAYOUT.layout_hash), LAYOUT)
+            )
+            assert 126 <= len(hello) < 1 << 16
+            head = struct.pack(">BBHI", 0x82, 0x80 | 126, len(hello), 0)  # masked, with zeros
+            gone = socket.create_connection((host, int(port)))
+            gone.sendall(
+                f"GET /v1/control HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n".encode()
+            )
+            gone.setblocking(False)
+            loop = asyncio.get_running_loop()
+            assert b" 101 " in await loop.sock_recv(gone, 4096)
+            # In one go, and not a turn of the loop between them: bytes wait at the syncer, and nobody behind them.
+            gone.sendall(head + hello + b"\x89\x80\0\0\0\0" * 50)
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.close()
+            while (await status(peer))["learners"].get("a", {}).get("state") != "away":
+                pass
+
+    run(test())
+    assert "Traceback" not in caplog.text and "closing transport" not in caplog.text

@@ -34,7 +34,7 @@ def seeded(**more):
     for spec in made.parts.fragments:
         made.seed(Fragment(spec.index), body_of(spec, np.zeros(spec.numel)))
     assert made.seed_is_complete and not made.seeded
-    made.publish(range(len(made.parts.fragments)))
+    made.publish((p, 0) for p in range(len(made.parts.fragments)))
     assert made.seeded
     return made
 
@@ -43,7 +43,7 @@ def one_round(made, p, delta, t):
     made.fold(p, body_of(made.spec(p), delta), CODECS["fp32"], 1.0)
     report = made.outer_step([p], t)
     if p not in report.not_finite:
-        made.publish([p])
+        made.publish([(p, t)])
     return report
 
 
@@ -82,7 +82,7 @@ def test_several_learners_become_their_mean():
         made.fold(1, body_of(made.spec(1), delta), CODECS["fp32"], 2.0)
     made.outer_step([1], 1)
     assert not made._current[1].theta.any(), "nothing shows before it is published"
-    made.publish([1])
+    made.publish([(1, 1)])
     assert np.array_equal(made._current[1].theta, -mean(deltas, [2.0, 2.0]))
     assert made._current[1].version == 1
 

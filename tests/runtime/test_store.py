@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -16,8 +17,10 @@ from gruppetto.errors import StateError
 from gruppetto.numerics import Layout, TensorSpec
 from gruppetto.protocol.ledger import Ledger
 from gruppetto.protocol.state import SyncerState
+from gruppetto.runtime.commits import Commit, CommitName
 from gruppetto.runtime.store import Identity, Store
 
+ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(tensors=tuple(TensorSpec(name=f"w{i}", shape=(3,), dtype="float32") for i in range(2)))
 IDENTITY = Identity(fragments_asked=2, fragmenter="balanced", merge=(), optimizer="nesterov")
 
@@ -40,8 +43,15 @@ def values(p, version):
     return theta, (theta + 0.5,)
 
 
-def open_store(path, run_id="r", identity=IDENTITY):
-    return Store(path, identity=identity, run_id=run_id)
+def open_store(path, run_id="r", identity=IDENTITY, **more):
+    return Store(path, identity=identity, run_id=run_id, **more)
+
+
+def files(path):
+    """The commits, oldest first."""
+    return [
+        path / "commits" / name.file for name in sorted(CommitName.parse(f.name) for f in (path / "commits").iterdir())
+    ]
 
 
 def commit(store, round, versions, fragments):
@@ -50,7 +60,7 @@ def commit(store, round, versions, fragments):
 
 def check(store):
     """Whatever the last commit is: it is whole."""
-    found = {p: (theta, rest) for p, theta, rest in store.load()}
+    found = {p: (theta, rest) for p, _, theta, rest in store.load()}
     assert len(found) == len(store.state.versions)
     for p, version in enumerate(store.state.versions):
         theta, (momentum,) = found[p]
@@ -69,13 +79,24 @@ def seeded(tmp_path):
     return path
 
 
+def live(path, rounds, *, apart=2, first=0, **more):
+    """A life of so many rounds, one fragment each; what it leaves behind."""
+    with open_store(path, apart=apart, **more) as store:
+        store.claim_epoch()
+        versions = [0, 0] if store.state is None else list(store.state.versions)
+        for t in range(first, first + rounds):
+            if t:
+                versions[t % 2] = t
+            commit(store, t, tuple(versions), (0, 1) if t == 0 else (t % 2,))
+
+
 def test_a_commit_comes_back_whole(seeded):
     with open_store(seeded) as store:
-        assert (store.state.round, store.epoch, store.run_id) == (1, 1, "r")
+        assert (store.state.round, store.run_id, store.found) == (1, "r", [])
         check(store)
-    assert sorted(f.name for f in (seeded / "fragments").iterdir()) == [
-        "p00000.v1.safetensors",
-        "p00001.v0.safetensors",
+    assert [file.name for file in files(seeded)] == [
+        "e00001-c000000001-t000000000000.commit",
+        "e00001-c000000002-t000000000001.commit",
     ]
 
 
@@ -145,7 +166,9 @@ class Disk:
     def _hold(self) -> None:
         """Keep every file open, so that no number is used for two."""
         self._held += [
-            os.open(file, os.O_RDONLY) for d in (self.root, self.root / "fragments") for file in self._files(d)
+            os.open(file, os.O_RDONLY)
+            for d in (self.root, self.root / "commits", self.root / "epochs")
+            for file in (self._files(d) if d.exists() else ())
         ]
 
     def _force_names(self, directory: Path) -> None:
@@ -171,6 +194,11 @@ def first_life(path, done):
         done["round"] = 0
 
 
+def check_unseen(store, done):
+    """Nothing was damaged, and at most one round may have been published that nobody knows of."""
+    assert not store.damaged and store.unseen <= 1
+
+
 @pytest.mark.parametrize("how", ["killed", "power cut", "power cut, names survive"])
 @pytest.mark.parametrize("work", [first_life, second_round])
 def test_after_a_crash_anywhere_the_last_commit_is_there(tmp_path, seeded, work, how):
@@ -180,7 +208,7 @@ def test_after_a_crash_anywhere_the_last_commit_is_there(tmp_path, seeded, work,
         if work is second_round:
             shutil.copytree(seeded, path)
         else:
-            (path / "fragments").mkdir(parents=True)
+            (path / "commits").mkdir(parents=True)
         done = {"epoch": 1 if work is second_round else 0, "round": 1 if work is second_round else None}
         with pytest.MonkeyPatch.context() as monkeypatch:
             disk = Disk(path, monkeypatch, crash_at)
@@ -195,15 +223,15 @@ def test_after_a_crash_anywhere_the_last_commit_is_there(tmp_path, seeded, work,
             disk.after_the_crash(back, names_survive="survive" in how)
         disk.close()
         with open_store(back) as store:
-            assert store.epoch >= done["epoch"], "a claimed epoch is never forgotten"
             if done["round"] is not None:
                 assert store.state.round >= done["round"], "a commit that returned is never lost"
             if store.state is not None:
                 check(store)
-            assert store.claim_epoch() > done["epoch"]
+            assert store.claim_epoch() > done["epoch"], "a claimed epoch is never forgotten"
+            check_unseen(store, done)
             commit(store, 3, (3, 3), (0, 1))
             check(store)
-        assert len(list((back / "fragments").iterdir())) == 2
+        assert len(files(back)) <= 6
         crash_at += 1
     assert crash_at > 10
 
@@ -224,24 +252,158 @@ def test_a_full_disk_leaves_the_commit_before_and_the_next_try_succeeds(seeded, 
 # ── what does not check out ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["state.msgpack", "layout.json", "fragments/p00001.v0.safetensors"])
-@pytest.mark.parametrize("how", ["cut", "flipped", "empty", "gone"])
-def test_damage_is_named_and_nothing_starts_from_nothing(seeded, name, how):
-    path = seeded / name
+def spoil(path, how, at=None):
     data = path.read_bytes()
     match how:
         case "cut":
             path.write_bytes(data[: len(data) // 2])
         case "flipped":
-            middle = data.index(b"w1") if name == "layout.json" else len(data) // 2
-            path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+            at = len(data) // 2 if at is None else at
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         case "empty":
             path.write_bytes(b"")
         case "gone":
             path.unlink()
-    with pytest.raises(StateError, match=path.name), open_store(seeded) as store:
-        store.layout()
-        list(store.load())
+
+
+HOWS = ["cut", "flipped", "empty", "gone"]
+
+
+def values_of(store):
+    return {p: (version, float(theta[0])) for p, version, theta, _ in store.load()}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_without_the_newest_commit_the_one_before_counts_and_its_round_is_not_used_again(tmp_path, how):
+    live(tmp_path, 6)
+    spoil(files(tmp_path)[-1], how, at=-60)
+    with open_store(tmp_path) as store:
+        assert store.state.round == 4
+        store.claim_epoch()
+        assert store.unseen == 1 and any(files(tmp_path)[-2].name or how in text for text in store.found)
+        # Round 5 was published with fragment 1; what is at hand is what it was before.
+        assert values_of(store) == {0: (4, 4.0), 1: (3, 13.0)} and not store.damaged
+        commit(store, 6, (6, 6), (0, 1))
+        check(store)
+    with open_store(tmp_path) as store:
+        store.claim_epoch()
+        assert (store.state.round, store.unseen, store.found) == (6, 0, [])
+
+
+@pytest.mark.parametrize("reserve", [0, 3])
+def test_what_may_have_been_published_under_a_lost_commit_is_read_off_its_name(tmp_path, reserve):
+    with open_store(tmp_path, reserve=reserve) as store:
+        store.claim_epoch()
+        for t in (0, 1 + reserve):
+            there = replace(state(t, (t, t)), reserve=reserve)
+            store.commit(there, {p: values(p, t) for p in (0, 1)}, LAYOUT)
+    files(tmp_path)[-1].write_bytes(b"nothing")
+    with open_store(tmp_path, reserve=reserve) as store:
+        store.claim_epoch()
+        assert store.state.round + store.unseen == 1 + reserve + reserve
+
+
+def test_what_a_dead_life_had_in_reserve_may_have_been_published(tmp_path):
+    with open_store(tmp_path, reserve=3) as store:
+        store.claim_epoch()
+        store.commit(replace(state(0, (0, 0)), reserve=3), {p: values(p, 0) for p in (0, 1)}, LAYOUT)
+    for _ in range(2):  # the second life makes no commit of its own
+        with open_store(tmp_path) as store:
+            store.claim_epoch()
+            assert store.unseen == 3 and not store.found
+
+
+def offset_of(file, p):
+    """Of a byte of the newest value of a fragment in the commit that holds it."""
+    (place,) = (q[0] for i, q in enumerate(Commit.read(file).places) if i == p and q[0].file == file.name)
+    return place.offset + 5
+
+
+def test_a_damaged_value_falls_back_to_the_one_before(tmp_path):
+    live(tmp_path, 6)
+    newest = files(tmp_path)[-1]
+    spoil(newest, "flipped", at=offset_of(newest, 1))
+    with open_store(tmp_path) as store:
+        store.claim_epoch()
+        assert (store.state.round, store.unseen) == (5, 0)
+        (older,) = store.damaged
+        assert (older.fragment, older.version) == (1, 3)
+        assert values_of(store) == {0: (4, 4.0), 1: (3, 13.0)}
+        assert "fragment 1, version 5, is damaged: its checksum is wrong" in store.found[0]
+    with open_store(tmp_path) as store:  # that life died before it could republish: the next one knows the same
+        store.claim_epoch()
+        assert [(v.fragment, v.version) for v in store.damaged] == [(1, 3)] and store.unseen == 0
+        commit(store, 6, (4, 6), (1,))
+        check(store)
+    with open_store(tmp_path) as store:
+        store.claim_epoch()
+        assert not store.damaged
+
+
+def test_with_both_copies_bad_a_snapshot_still_has_one(tmp_path):
+    live(tmp_path, 12)
+    for version in (11, 9):
+        (file,) = (f for f in files(tmp_path) if Commit.read(f).state.round == version)
+        spoil(file, "flipped", at=offset_of(file, 1))
+    with open_store(tmp_path) as store:
+        store.claim_epoch()
+        version, _ = values_of(store)[1]
+        assert version < 9 and [v.version for v in store.damaged] == [version]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_for_every_single_file_there_is_something_older_or_it_is_said_that_there_is_not(tmp_path, how):
+    live(tmp_path / "run", 12)
+    for number in range(len(files(tmp_path / "run"))):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(tmp_path / "run", copy)
+        spoil(files(copy)[number], how)
+        with open_store(copy) as store:
+            assert store.state.round >= 10
+            store.claim_epoch()
+            assert all(version >= 8 for version, _ in values_of(store).values())
+            assert store.state.round + store.unseen >= 11, "no published round is used again"
+
+
+def test_snapshots_are_apart_and_as_many_as_asked_for(tmp_path):
+    for kept in (0, 1, 3):
+        path = tmp_path / f"{kept}"
+        live(path, 20, apart=3, snapshots_kept=kept)
+        with open_store(path, apart=3, snapshots_kept=kept) as store:
+            rounds = [commit.state.round for commit in store._snapshots]
+        assert len(rounds) == 1 + kept
+        assert all(a - b >= 3 for a, b in itertools.pairwise(rounds))
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_where_nothing_good_is_left_nothing_starts(tmp_path, how):
+    live(tmp_path, 6)
+    for file in files(tmp_path):
+        spoil(file, how)
+    with pytest.raises(StateError, match=r"commits: is damaged: .*restore the state directory from a copy"):
+        open_store(tmp_path)
+
+
+def test_a_fragment_without_any_good_value_is_named(tmp_path):
+    live(tmp_path, 6)
+    for file in files(tmp_path):
+        for p, of_fragment in enumerate(Commit.read(file).places):
+            if p == 1 and of_fragment[0].file == file.name:
+                spoil(file, "flipped", at=of_fragment[0].offset)
+    with open_store(tmp_path) as store, pytest.raises(StateError, match="no good value of fragment 1 is left"):
+        store.claim_epoch()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_the_layout_has_a_copy(seeded, how):
+    path = seeded / "layout.json"
+    at = path.read_bytes().index(b"w1")
+    spoil(path, how, at=at)
+    with open_store(seeded) as store:
+        assert store.layout() == LAYOUT and "layout.json" in store.found[0]
+        spoil(seeded / "layout.copy.json", how, at=at)
+        with pytest.raises(StateError, match=r"layout.json: is damaged"):
+            store.layout()
 
 
 def test_a_directory_of_another_run_or_setting_is_refused_with_the_fix(seeded):
@@ -276,12 +438,24 @@ def test_a_place_that_cannot_hold_state_is_said(tmp_path):
 
 
 def test_a_newer_format_is_not_guessed_at(seeded, monkeypatch):
-    monkeypatch.setattr("gruppetto.runtime.store.STORE_VERSION", 2)
-    with pytest.raises(StateError, match="format 1, this version of Gruppetto reads format 2"):
+    newest = Commit.read(files(seeded)[-1])
+    with open_store(seeded) as store:
+        store.claim_epoch()
+        there = replace(newest, store=3, epoch=store.epoch, number=1)
+        monkeypatch.setattr("gruppetto.runtime.store.replace", lambda *_, **__: there)
+        store._write(newest, {})
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="format 3, this version of Gruppetto reads format 2"):
         open_store(seeded)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "draft.tmp", "fragments/notes.txt", "fragments/p.safetensors.txt"])
+def test_a_directory_of_the_first_format_is_not_taken_for_an_empty_one(tmp_path):
+    (tmp_path / "state.msgpack").write_bytes(b"gruppetto state ...")
+    with pytest.raises(StateError, match="format 1, this version of Gruppetto reads format 2"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "draft.tmp", "commits/notes.txt", "commits/e1.commit.txt"])
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
     mine = tmp_path / "mine" / name
     mine.parent.mkdir(parents=True)
@@ -293,10 +467,13 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name)
 
 
 def test_what_others_put_beside_the_state_is_never_swept_away(seeded):
-    foreign = [seeded / name for name in ("draft.tmp", "run.toml", "fragments/notes.txt", "fragments/old.safetensors")]
+    foreign = [seeded / name for name in ("draft.tmp", "run.toml", "commits/notes.txt", "commits/old.commit")]
     for path in foreign:
         path.write_text("mine")
-    stale = [seeded / name for name in ("state.msgpack.tmp", "fragments/p00001.v7.safetensors.tmp")]
+    stale = [
+        seeded / "commits" / name
+        for name in ("e00001-c000000003-t000000000002.commit.tmp", "e00000-c000000001-t000000000000.commit")
+    ]
     for path in stale:
         path.write_text("half")
     with open_store(seeded) as store:
@@ -307,27 +484,67 @@ def test_what_others_put_beside_the_state_is_never_swept_away(seeded):
 
 
 def test_a_new_directory_may_hold_a_trace_and_the_marks_of_a_first_life(tmp_path):
-    (tmp_path / "fragments").mkdir()
-    for name in ("lock", "trace.jsonl", "syncer.log", "state.msgpack.tmp"):
+    (tmp_path / "commits").mkdir()
+    for name in ("trace.jsonl", "syncer.log", "layout.json.tmp", "commits/e00001-c000000000-t000000000000.commit.tmp"):
         (tmp_path / name).write_text("")
     with open_store(tmp_path) as store:
         assert store.claim_epoch() == 1
 
 
 def test_a_state_that_cannot_be_written_is_said_at_the_start(seeded, monkeypatch):
-    with open_store(seeded) as store:
-        (seeded / "state.msgpack.tmp").mkdir()
-        with pytest.raises(StateError, match=r"state.msgpack: cannot be written \(Is a directory\)"):
+    with open_store(seeded) as store, monkeypatch.context() as broken:
+        broken.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(StateError, match=r"No space left on device.*make room"):
             store.claim_epoch()
-        (seeded / "state.msgpack.tmp").rmdir()
-        with monkeypatch.context() as broken:
-            broken.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-            with pytest.raises(StateError, match=r"No space left on device.*make room"):
-                store.claim_epoch()
-        assert store.epoch == 1
+    with open_store(seeded) as store:
+        assert store.claim_epoch() == 2
+        check(store)
+
+
+def test_a_file_that_may_not_grow_any_further(tmp_path):
+    """A real refusal by the kernel, in the middle of a commit."""
+    program = (
+        "import resource, signal, sys; from pathlib import Path; import numpy as np\n"
+        "import tests.runtime.test_store as t\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "store = t.open_store(Path(sys.argv[1])); store.claim_epoch()\n"
+        "t.commit(store, 0, (0, 0), (0, 1))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"
+        "try: t.commit(store, 1, (1, 0), (0,))\n"
+        "except OSError as error: print(error.strerror)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "t.check(store); t.commit(store, 1, (1, 0), (0,)); t.check(store); print(store.state.round)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.stdout.split("\n")[:2] == ["File too large", "1"], done.stderr
 
 
 def test_a_layout_file_nested_without_end_is_damage(seeded):
-    (seeded / "layout.json").write_text("[" * 100_000)
+    for name in ("layout.json", "layout.copy.json"):
+        (seeded / name).write_text("[" * 100_000)
     with open_store(seeded) as store, pytest.raises(StateError, match=r"layout.json: is damaged: .* too deeply"):
         store.layout()
+
+
+def test_an_unreadable_word_counts_with_the_reserve_that_the_commits_know(tmp_path):
+    with open_store(tmp_path, reserve=3) as store:
+        store.claim_epoch()
+        store.commit(replace(state(0, (0, 0)), reserve=3), {p: values(p, 0) for p in (0, 1)}, LAYOUT)
+    (tmp_path / "epochs" / "00001").write_bytes(b"")
+    with open_store(tmp_path) as store:
+        store.claim_epoch()
+        assert store.unseen == 3 + 1 + 3, "under that commit, and under one more"
+
+
+def test_first_weights_that_vanish_with_the_word_about_them_are_missed(tmp_path):
+    with open_store(tmp_path) as store:
+        store.claim_epoch()
+        commit(store, 0, (0, 0), (0, 1))
+    first, weights = files(tmp_path)
+    weights.unlink()
+    (tmp_path / "epochs" / "00001").write_bytes(b"")
+    assert Commit.read(first).state is None
+    with pytest.raises(StateError, match=r"epochs/00001 cannot be read.*the first weights are missing"):
+        open_store(tmp_path)

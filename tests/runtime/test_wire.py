@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import typing
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import Enum
 
 import msgspec
@@ -49,7 +49,7 @@ def strategy_for(hint: object, name: str = "") -> st.SearchStrategy:
     if hint is bool:
         return st.booleans()
     if hint is int:
-        return st.integers(-1, 2**53)
+        return st.integers(-1, 2**31 if name == "incarnation" else 2**53)
     if hint is float:
         return st.floats(0, 1e9)
     if hint is str:
@@ -66,9 +66,9 @@ def test_every_frame_comes_back_as_it_was(frame):
 
 
 @given(strategy_for(Answer))
-def test_an_answer_fits_into_a_header(answer):
+def test_an_answer_fits_into_a_header_without_what_only_its_body_can_tell(answer):
     header = encode_answer(answer)
-    assert header.isascii() and decode_answer(header) == answer
+    assert header.isascii() and decode_answer(header) == replace(answer, finite=True, norms=())
 
 
 @given(st.binary(max_size=200))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gruppetto.errors import DataError, StateError
-from gruppetto.protocol.actions import Persist, Send
+from gruppetto.protocol.actions import Checkpoint, Persist, Send
 from gruppetto.protocol.events import Persisted, Tick
 from gruppetto.protocol.ledger import Ledger
 from gruppetto.protocol.messages import Progress, Refusal, RefusalReason
@@ -23,7 +23,7 @@ from gruppetto.trace.log import Header, Record, TraceWriter, read_trace
 from gruppetto.trace.schema import PROTOCOL_TYPES, data_of, encode_line, value_of
 
 st.register_type_strategy(Ledger, st.just(Ledger(num_fragments=1)))
-VALUES = [kind for kind in PROTOCOL_TYPES.values() if kind is not Persist]
+VALUES = [kind for kind in PROTOCOL_TYPES.values() if kind not in (Persist, Checkpoint)]
 
 
 def same(a: Any, b: Any) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from gruppetto.errors import DataError
 from gruppetto.protocol import ProtocolSetting
 from gruppetto.protocol.actions import MemberChanged, QuorumMet, RoundClosed, Send
+from gruppetto.protocol.events import LinkDown, LinkLost
 from gruppetto.protocol.messages import Begin
 from gruppetto.protocol.units import Epoch, LearnerId, Round
 from gruppetto.trace.log import TraceWriter
@@ -65,8 +66,8 @@ def test_a_learner_that_dies_is_missed_and_comes_back(make_world: Callable[..., 
     assert found.uptime == pytest.approx(1.0)
     assert found.goodput == pytest.approx(35 / 40)
     (recovery,) = found.recoveries
-    assert (recovery.learner, recovery.cause, recovery.source) == ("b", "died", "syncer")
-    assert recovery.seconds == pytest.approx(5.0)
+    assert (recovery.learner, recovery.cause, recovery.source) == ("b", "killed", "syncer")
+    assert recovery.seconds == pytest.approx(5.5), "until its first step is merged"
     assert found.learners["b"].lives == 2
     assert found.learners["b"].steps == 10 + 25
     assert found.tokens["lost"] > 0
@@ -115,7 +116,29 @@ def test_a_restart_of_the_syncer_goes_on_with_the_time_and_the_books(
     assert found.wall_s == pytest.approx(4.0 + 10.0)
     assert found.header["epoch"] == 1
     assert found.tokens == dict(second.core.ledger.in_tokens())
-    assert {r.cause for r in found.recoveries} == {"died"}
+    assert {r.cause for r in found.recoveries} == {"killed"}
+
+
+def test_a_newcomer_and_what_it_says_of_its_state(make_world: Callable[..., Any], tmp_path: Path) -> None:
+    """Nobody who is there from the beginning has to recover; whoever joins later counts from its Hello."""
+    world = make_world("a", "b")
+    world.run(6)
+    world.join("c")
+    account = {"source": "peer", "donor": "a", "seconds": 0.2, "payload_bytes": 640, "text": ""}
+    world.trace.note(world.now, "c", "recovery", **account)
+    world.run(2)
+    world.tell("syncer", LinkLost(learner=LearnerId("c"), incarnation=world.learners["c"].incarnation))
+    world.learn("c", LinkDown())
+    world.run(2)
+    world.tell("syncer", world.learners["c"].hello())
+    world.run(12)
+    world.end()
+    joined, returned = measure(tmp_path / PATH).recoveries
+    assert (joined.learner, joined.cause, joined.source) == ("c", "joined", "peer a")
+    assert (joined.search_s, joined.payload_bytes) == (0.2, 640)
+    assert joined.seconds == pytest.approx(0.5)
+    assert (returned.cause, returned.source, returned.search_s) == ("link lost", "own memory", None)
+    assert returned.seconds == pytest.approx(1.5)
 
 
 def test_the_time_between_two_lives_counts(tmp_path: Path) -> None:
@@ -130,6 +153,18 @@ def test_the_time_between_two_lives_counts(tmp_path: Path) -> None:
     # Records from 7 s to 9 s; the second process began 60 s after the first.
     assert [round(t, 6) for t, _ in found.learners["a"].states] == [0.0, 2.0, 60.0, 62.0]
     assert (found.header["name"], found.header["numel"]) == ("tour", 30)
+
+
+def test_deaths_have_their_place_in_the_time_of_the_run(tmp_path: Path) -> None:
+    core = core_header(ProtocolSetting(), run_id="r", layout_hash="l", epoch=Epoch(1))
+    with TraceWriter(tmp_path / PATH, {"started_at": 1000.0}) as trace:
+        trace.header(core)
+        trace.actions(7.0, "syncer", [MemberChanged(learner=LearnerId("a"), state="live", why="synchronised")])
+    with TraceWriter(tmp_path / "deaths.jsonl", {}) as notes:
+        notes.note(31.0, "launcher", "died", learner="a", cause="SIGKILL", wall_s=1030.0)
+    found = measure(tmp_path / PATH, [tmp_path / "deaths.jsonl"])
+    (death,) = found.deaths
+    assert (death.process, death.cause, found.since_it_began(death)) == ("a", "SIGKILL", 23.0)
 
 
 def test_training_losses_are_kept_with_their_round(make_world: Callable[..., Any], tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ from gruppetto.train.setting import (
         (TrainSetting, {"batch_size": 0}, "train.batch_size"),
         (TrainSetting, {"eval_every_rounds": 0}, "train.eval_every_rounds"),
         (TrainSetting, {"threads": 0}, "train.threads"),
+        (TrainSetting, {"checkpoint_every_rounds": -1}, "train.checkpoint_every_rounds"),
         (TrainSetting, {"seed": 2**63}, "train.seed"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from gruppetto.errors import RunFailed, SettingError
+from gruppetto.errors import RunFailed, SettingError, StateError
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol import ProtocolSetting
+from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data
 from gruppetto.train.log import TrainLog
 from gruppetto.train.rivals import single
@@ -79,3 +81,63 @@ def test_a_run_that_stops_says_what_it_waits_for(setting: TrainSetting, data: Da
     monkeypatch.setattr("gruppetto.train.virtual.NEVER_S", 5.0)
     with pytest.raises(RunFailed, match="stopped at round"):
         train_virtually(setting, data, protocol())
+
+
+def unequal(apply: str, rounds: int = ROUNDS) -> tuple[ProtocolSetting, VirtualSetting]:
+    """Four learners of different pace and jitter, whose fragments are on their way at any moment."""
+    four = protocol(num_learners=4, apply=apply, rounds=rounds)
+    return four, VirtualSetting(step_s=(1.0, 1.18, 0.7, 1.9), jitter=0.1, latency_s=0.3)
+
+
+@pytest.mark.parametrize("apply", ["overwrite", "blend", "carry"])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
+    setting: TrainSetting, data: Data, tmp_path: Path, apply: str
+) -> None:
+    """Weights, losses, and the whole tape; the checkpoint is on disk, and nothing else is left of the first half."""
+    four, virtual = unequal(apply)
+    traces = [tmp_path / f"{name}.jsonl" for name in ("whole", "resumed")]
+    places = {7: tmp_path / "seven", 13: tmp_path / "thirteen"}
+    with TraceWriter(traces[0], {}) as trace:
+        whole = train_virtually(setting, data, four, virtual, trace=trace, checkpoints=places)
+    seen: list[int] = []
+    with TraceWriter(traces[1], {}) as trace:
+        resumed = train_virtually(setting, data, four, virtual, trace=trace, resume=places[13], on_round=seen.append)
+    assert seen == list(range(14, ROUNDS + 1))
+    for ours, theirs in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert whole.evaluations == resumed.evaluations
+    assert traces[0].read_bytes() == traces[1].read_bytes()
+    again = train_virtually(setting, data, four, virtual, resume=places[7])
+    assert again.loss == whole.loss
+    assert whole.loss == train_virtually(setting, data, four, virtual).loss  # and the checkpoints changed nothing
+
+
+def test_something_is_on_its_way_when_a_virtual_run_is_saved(setting: TrainSetting, data: Data, tmp_path: Path) -> None:
+    """Otherwise the test above would say less than it seems to."""
+    four, virtual = unequal("carry", rounds=14)
+    train_virtually(setting, data, four, virtual, checkpoints={13: tmp_path / "place"})
+    rest = json.loads((tmp_path / "place" / "part.json").read_bytes())
+    on_their_way = [is_contribution for _, is_contribution in rest["boxes"].values()]
+    assert on_their_way
+    for learner in rest["learners"].values():
+        _, _, (_, vectors) = learner["state"]["pairs"]
+        assert {name.split(".")[0] for name, _ in vectors["pairs"]} >= {"base", "snapshot"}
+
+
+def test_a_virtual_checkpoint_of_something_else_is_refused(setting: TrainSetting, data: Data, tmp_path: Path) -> None:
+    four, virtual = unequal("overwrite", rounds=4)
+    place = tmp_path / "place"
+    train_virtually(setting, data, four, virtual, checkpoints={2: place})
+    with pytest.raises(StateError, match="was saved with other settings of protocol"):
+        train_virtually(setting, data, replace(four, min_quorum=2), virtual, resume=place)
+    with pytest.raises(StateError, match="holds no part of a checkpoint"):
+        train_virtually(setting, data, four, virtual, resume=tmp_path / "nowhere")
+    told = json.loads((place / "part.json").read_bytes())
+    (place / "part.json").write_text(json.dumps({**told, "digest": "0"}))
+    with pytest.raises(StateError, match="this version decides otherwise"):
+        train_virtually(setting, data, four, virtual, resume=place)
+    damaged = bytearray((place / "part.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (place / "part.safetensors").write_bytes(damaged)
+    with pytest.raises(StateError, match="is damaged"):
+        train_virtually(setting, data, four, virtual, resume=place)

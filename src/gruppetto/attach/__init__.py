@@ -10,12 +10,18 @@ holdings    bases, snapshots, what has arrived: everything that has values
 sharding    a model as flat fragments
 snapshot    copies to host memory at each step boundary
 apply       what happens to a parameter when its global value arrives
-checkpoint  what a learner remembers
+checkpoint  what a learner remembers of itself
+checkpoints model, optimizer and learner on disk
+inner_state optimizer state and buffers by name
+giving      the same as bytes, for another learner
+beginning   what a process begins from that joins a run under way
+rewarm      a ramp of the learning rate after a fresh beginning
 ==========  ======================================================================
 """
 
 from __future__ import annotations
 
+from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.learner import Learner
 
-__all__ = ["Learner"]
+__all__ = ["Checkpoints", "Learner"]

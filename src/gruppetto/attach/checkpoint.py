@@ -16,7 +16,7 @@ from torch import Tensor
 from gruppetto.errors import StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
-from gruppetto.protocol.units import NEVER, Round, Version
+from gruppetto.protocol.units import NEVER, UNBORN, Epoch, Incarnation, Round, Version
 from gruppetto.runtime.wire import MAX_COUNT, is_name
 
 __all__ = ["FORMAT", "from_state_dict", "to_state_dict"]
@@ -70,10 +70,14 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
             steps=int(counters["steps"]),
             tokens=int(counters["tokens"]),
             cursor=int(counters["cursor"]),
+            session=str(counters.get("session", "")),
+            incarnation=Incarnation(int(counters.get("incarnation", UNBORN))),
+            slot=int(counters.get("slot", 0)),
+            epoch=Epoch(int(counters.get("epoch", 0))),
         )
         _check_counts(state)
         return state, str(plain["cut_hash"]), bases
-    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as wrong:
         raise StateError(
             f"it is incomplete or damaged ({type(wrong).__name__}: {wrong})",
             where=_WHERE,
@@ -83,7 +87,8 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
 
 def _check_counts(state: LearnerState) -> None:
     """What the wire would not carry later is refused now. Raises ValueError."""
-    counts = [state.clock, state.newest_round, state.steps, state.tokens, state.cursor]
+    counts = [state.clock, state.newest_round, state.steps, state.tokens, state.cursor, state.incarnation, state.slot]
+    counts += [state.epoch]
     counts += [number for fragment in state.fragments for number in fragment[1:]]
     if not all(0 <= number <= MAX_COUNT for number in counts):
         raise ValueError("a count is negative or absurdly large")
@@ -91,3 +96,5 @@ def _check_counts(state: LearnerState) -> None:
         raise ValueError("a version is out of range")
     if state.run_id and not is_name(state.run_id):
         raise ValueError("the run's name is none")
+    if state.session and not is_name(state.session):
+        raise ValueError("the session's name is none")

@@ -138,7 +138,40 @@ class Holdings:
         if self._snapshots is not None:
             self._snapshots.before_write()
 
+    def hold_bases(self) -> list[tuple[Fragment, Lease]]:
+        """All bases, held for the caller: nobody writes to them any more. In order."""
+        return [(fragment, lease.hold()) for fragment, lease in sorted(self._bases.items())]
+
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def vectors(self) -> dict[str, Tensor]:
+        """A copy of everything that is held, by kind and fragment: for a world that stands still, and is written."""
+        assert self._snapshots is not None and not self._arrived
+        kinds = {"base": self._bases, "snapshot": self._snapshots.held(), "sent": self._sent}
+        return {
+            f"{kind}.{fragment}": torch.from_numpy(lease.values.copy())
+            for kind, leases in kinds.items()
+            for fragment, lease in leases.items()
+        }
+
+    def put_vectors(self, vectors: Mapping[str, Tensor]) -> None:
+        """Take what :meth:`vectors` gave, in place of everything that is held."""
+        assert self._snapshots is not None
+        for lease in (*self._bases.values(), *self._sent.values()):
+            lease.release()
+        self._snapshots.drop()
+        self._bases, self._sent = {}, {}
+        for name, values in sorted(vectors.items()):
+            kind, _, number = name.partition(".")
+            lease = self.lend(Fragment(int(number)))
+            lease.values[:] = values.numpy()
+            match kind:
+                case "base":
+                    self._bases[Fragment(int(number))] = lease
+                case "sent":
+                    self._sent[Fragment(int(number))] = lease
+                case _:
+                    self._snapshots.put(int(number), lease)
 
     def bases_by_name(self) -> dict[str, Tensor]:
         """A copy of all bases, by parameter name and in its shape, float32; zeros for what has never arrived."""

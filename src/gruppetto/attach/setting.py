@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 from torch import nn
 
 from gruppetto.attach.counting import whole_number
-from gruppetto.errors import SettingError
+from gruppetto.errors import AddressError, SettingError
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["check_settings", "default_name"]
+__all__ = ["check_settings", "default_name", "donation_place"]
 
 MAX_SECONDS = 1e6
 """Eleven days. Waiting for much longer overflows in the system's own calls."""
@@ -78,3 +81,39 @@ def _check_seconds(key: str, limit_s: object) -> None:
             where=f"Learner.{key}",
             fix=f"use a number of seconds above 0, {MAX_SECONDS:g} at most",
         )
+
+
+def donation_place(
+    donate: str | None, syncers: Sequence[SyncerAddress], *, token: str | None, has_optimizer: bool
+) -> tuple[str, int] | None:
+    """Host and port at which a learner gives its state to others; None if it gives none.
+
+    ``"auto"``: this machine alone, and only if the syncer, at whichever of its addresses, is on it too. Raises
+    :class:`SettingError`.
+
+    >>> here, far = SyncerAddress.parse("http://127.0.0.1:7171"), SyncerAddress.parse("https://syncer.example")
+    >>> [donation_place("auto", [where], token=None, has_optimizer=True) for where in (here, far)]
+    [('127.0.0.1', 0), None]
+    """
+    if donate is None or (donate == "auto" and not (all(syncer.is_loopback for syncer in syncers) and has_optimizer)):
+        return None
+    if donate == "auto":
+        return "127.0.0.1", 0
+    where, use = "Learner.donate", 'use "auto", None, or the HOST:PORT under which other learners reach this one'
+    try:
+        if not isinstance(donate, str):
+            raise AddressError("")
+        host, port = host_and_port(donate)
+    except AddressError:
+        raise SettingError(f"donate is {donate!r:.80}", where=where, fix=use) from None
+    if host in ("0.0.0.0", "::"):
+        raise SettingError(f"nobody can reach {host}", where=where, fix=use)
+    if not has_optimizer:
+        raise SettingError("there is no optimizer whose state could be given", where=where, fix="pass the optimizer")
+    if not is_loopback(host) and token is None:
+        raise SettingError(
+            f"whoever reaches {donate} could read the weights",
+            where=where,
+            fix="give the syncer and its learners a token",
+        )
+    return host, port

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gruppetto.attach.sharding import FlatModel
+from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.leases import Lease, LeasePool
 
 __all__ = ["Snapshots", "pool_for"]
@@ -57,6 +58,16 @@ class Snapshots:
     def get(self, fragment: int) -> Lease:
         """The snapshot of a fragment, not held for the caller."""
         return self._leases[fragment]
+
+    def held(self) -> dict[Fragment, Lease]:
+        """All copies of the last boundary, finished, not held for the caller."""
+        for lease in self._leases.values():
+            lease.ready()
+        return {Fragment(p): lease for p, lease in self._leases.items()}
+
+    def put(self, fragment: int, lease: Lease) -> None:
+        """Take a copy that was made elsewhere, and its hold."""
+        self._leases[fragment] = lease
 
     def drop(self) -> None:
         """Let all copies of the last boundary go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gruppetto.attach.rewarm import Rewarm
 from gruppetto.errors import Refused
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import RefusalReason
@@ -17,7 +18,8 @@ class LearnerView:
 
     def __init__(self, core: LearnerCore, client: LearnerClient) -> None:
         self._core, self._client = core, client
-        self._apply_s = self._snapshot_s = self._waited_s = 0.0
+        self._apply_s = self._snapshot_s = self._waited_s = self._give_s = 0.0
+        self._rewarm: Rewarm | None = None
 
     @property
     def round(self) -> int:
@@ -35,10 +37,23 @@ class LearnerView:
         return self._core.clock
 
     @property
+    def lr_factor(self) -> float:
+        """By what the learning rate is multiplied in the next step: below 1 for the first steps of a process that began
+        in mid-run with a fresh optimizer. With ``hook=False`` multiply it yourself; otherwise that is done."""
+        return 1.0 if self._rewarm is None else self._rewarm.factor
+
+    @property
     def finished(self) -> bool:
         """The run has reached its last round."""
         failure = self._client.failure
         return self._core.finished or (isinstance(failure, Refused) and failure.reason == RefusalReason.FINISHED.value)
+
+    @property
+    def refusal(self) -> Refused | None:
+        """Why the syncer does not take this learner in any more: what it trains from now on is for nobody. None while
+        it does, and when the run has just finished."""
+        failure = self._client.failure
+        return failure if isinstance(failure, Refused) and not self.finished else None
 
     @property
     def slot(self) -> int:
@@ -78,8 +93,13 @@ class LearnerView:
                 "apply_s": self._apply_s,
                 "snapshot_s": self._snapshot_s,
                 "waited_s": self._waited_s,
+                "lr_factor": self.lr_factor,
+                "give_s": self._give_s,
+                "bytes_given": client.donations.given_bytes if client.donations is not None else 0,
                 "reconnects": client.reconnects,
                 "connected": float(core.linked),
             }
+            numbers["clipped"] = sum(core.clippings.values())
+            numbers |= {f"clipped/{cause}": count for cause, count in sorted(core.clippings.items())}
             numbers |= {f"rejected/{reason}": count for reason, count in sorted(core.rejections.items())}
         return {f"gruppetto/{key}": number for key, number in numbers.items()}

@@ -8,10 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.fuzz import RAISED, Cores
+from gruppetto.chaos.wrong_cuts import (
+    BelievesEveryMark,
+    CutsBetweenCommits,
+    ForgetsWhomItAwaits,
+    NeverGivesUp,
+    RecordsInTheMiddle,
+    ResumesAsAnotherLife,
+    ResumesWithoutItsCounters,
+    SavesTooLate,
+    TakesEveryPart,
+    TrustsWhatItSavedLongAgo,
+)
 from gruppetto.chaos.wrong_learners import (
     AnswersWithoutWork,
     BeginsItsSlotAgain,
+    BeginsOnWhateverItFinds,
+    ForgetsWhatItHeldBack,
     HeedsEveryEpoch,
     KeepsOldSnapshots,
     KeepsTheWorkOfItsLastLife,
@@ -20,21 +35,49 @@ from gruppetto.chaos.wrong_learners import (
     StaysBehindAfterAReconnect,
     WaitsForItsSyncer,
 )
+from gruppetto.chaos.wrong_parting import (
+    BooksAPromiseAtOnce,
+    ClosesOnWhatCameAhead,
+    ForgetsItsPromises,
+    KeepsItsPromisesTooSoon,
+    RemembersPromisesOfTheDead,
+    TakesAStaleParting,
+    TakesLeaveOfAClosingRound,
+)
+from gruppetto.chaos.wrong_recoveries import (
+    ClaimsAnEpochTwice,
+    ForgetsTheCommitInFlight,
+    ForgetsWhatWasLost,
+    GoesBackToAnOlderLife,
+    KeepsTheNameOfADamagedValue,
+    PublishesBeyondItsReserve,
+    ReusesAnUnseenRound,
+    TakesOverWithoutAFence,
+)
 from gruppetto.chaos.wrong_syncers import (
     AsksForWeightsAgain,
     AsksOnlyOnce,
     ComparesDifferences,
+    ComparesWithWhatItAdmits,
+    CountsRetriesAsVotes,
     DoesNotWaitForFolds,
     ForgetsItsCursors,
     ForgetsItsRound,
     ForgetsItsVersions,
+    ForgetsItsYardsticks,
     ForgetsTheDead,
+    ForgetsTheFactor,
     ForgetsTheQuorum,
     ForgetsToVoid,
+    FreshLearnersDonate,
+    FreshLearnersSeed,
     GivesAnIncarnationTwice,
     IgnoresEpochs,
     IgnoresIncarnations,
+    MistakesTheDirection,
     PublishesBeforeItPersists,
+    RefusesAMajority,
+    RefusesTheQuorum,
     RefusesWhoComesBack,
     SettlesNothing,
     SkipsARound,
@@ -47,6 +90,7 @@ from gruppetto.chaos.wrong_syncers import (
     TellsOfARoundTooEarly,
     TellsOnlyContributors,
     WantsMoreThanTheQuorum,
+    WeighsByTokens,
 )
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.syncer import SyncerCore
@@ -65,8 +109,8 @@ class Canary:
 
     @property
     def name(self) -> str:
-        core = self.cores.learner if self.cores.syncer is SyncerCore else self.cores.syncer
-        return getattr(core, "__name__", str(core))
+        (wrong,) = {self.cores.syncer, self.cores.learner, self.cores.disk} - {SyncerCore, LearnerCore, Disk}
+        return getattr(wrong, "__name__", str(wrong))
 
 
 def _syncer(kind: type[SyncerCore], *caught_by: str, within: int) -> Canary:
@@ -75,6 +119,10 @@ def _syncer(kind: type[SyncerCore], *caught_by: str, within: int) -> Canary:
 
 def _learner(kind: type[LearnerCore], *caught_by: str, within: int) -> Canary:
     return Canary(cores=Cores(learner=kind), caught_by=caught_by, within=within)
+
+
+def _disk(kind: type[Disk], *caught_by: str, within: int) -> Canary:
+    return Canary(cores=Cores(disk=kind), caught_by=caught_by, within=within)
 
 
 CANARIES: tuple[Canary, ...] = (
@@ -102,8 +150,23 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(AsksOnlyOnce, "progress-resumes", within=80),
     _syncer(ForgetsToVoid, "books-match-weights", within=100),
     _syncer(RefusesWhoComesBack, "rightly-refused", within=40),
-    _syncer(SettlesNothing, "settled", within=100),
+    _syncer(SettlesNothing, "settled", within=300),
     _syncer(StepsOnAnEmptyRound, "no-commit-below-quorum", "every-fold-is-in", within=40),
+    _syncer(ComparesWithWhatItAdmits, "yardsticks-are-votes", within=40),
+    _syncer(ForgetsTheFactor, "healthy-ones-pass", within=20),
+    _syncer(RefusesAMajority, "a-majority-is-never-refused", within=200),
+    _syncer(RefusesTheQuorum, "a-majority-is-never-refused", within=300),
+    _syncer(CountsRetriesAsVotes, "yardsticks-are-votes", within=600),
+    _syncer(ForgetsItsYardsticks, "yardsticks-are-votes", "long-ones-are-tamed", within=100),
+    _syncer(WeighsByTokens, "weights-are-true", within=10),
+    _syncer(MistakesTheDirection, "only-who-pulls-back-is-named", within=400),
+    _syncer(BooksAPromiseAtOnce, "books-match-weights", within=60),
+    _syncer(KeepsItsPromisesTooSoon, "books-match-weights", within=120),
+    _syncer(TakesLeaveOfAClosingRound, "books-match-weights", "merged-onto-its-base", within=1500),
+    _syncer(ForgetsItsPromises, "books-match-weights", "merged-once", within=120),
+    _syncer(RemembersPromisesOfTheDead, "books-match-weights", within=600),
+    _syncer(TakesAStaleParting, "merged-onto-its-base", "ledger-balances", "books-match-weights", within=1000),
+    _syncer(ClosesOnWhatCameAhead, "riders-come-first", within=120),
     _learner(StampsAtTheEnd, "stamped-at-start", within=20),
     _learner(AnswersWithoutWork, "answers-are-true", within=20),
     _learner(KeepsOldSnapshots, "answers-are-true", within=20),
@@ -113,5 +176,34 @@ CANARIES: tuple[Canary, ...] = (
     _learner(NeverResetsItsCounters, "answers-are-true", within=10),
     _learner(BeginsItsSlotAgain, "batch-merged-once", within=60),
     _learner(StaysBehindAfterAReconnect, "progress-resumes", within=120),
+    _syncer(FreshLearnersSeed, "seeded-once", within=40),
+    _syncer(FreshLearnersDonate, "donors-have-the-weights", within=60),
+    _learner(BeginsOnWhateverItFinds, "begins-up-to-date", within=100),
+    _learner(ForgetsWhatItHeldBack, "progress-resumes", within=60),
+    _syncer(ReusesAnUnseenRound, "one-value-per-version", "versions-only-grow", within=60),
+    _syncer(KeepsTheNameOfADamagedValue, "books-match-weights", "progress-resumes", within=60),
+    _syncer(ForgetsWhatWasLost, "books-match-weights", within=60),
+    _syncer(PublishesBeyondItsReserve, "persist-before-publish", "durable-before-told", within=40),
+    _disk(TakesOverWithoutAFence, "cursors-are-durable", "one-value-per-version", within=60),
+    _disk(ForgetsTheCommitInFlight, "one-value-per-version", within=200),
+    _disk(ClaimsAnEpochTwice, "one-authority-per-epoch", RAISED, within=100),
+    _learner(GoesBackToAnOlderLife, "epochs-only-grow", "rightly-refused", within=1000),
+    _learner(SavesTooLate, "cut-is-consistent", within=60),
+    _learner(ResumesAsAnotherLife, "resumed-lives-go-on", "batch-merged-once", within=60),
+    _learner(ResumesWithoutItsCounters, "answers-are-true", within=60),
+    _syncer(RecordsInTheMiddle, "cut-is-consistent", within=60),
+    _syncer(BelievesEveryMark, "cut-is-consistent", "old-lives-are-fenced", within=100),
+    _syncer(ForgetsWhomItAwaits, "resumed-lives-go-on", within=60),
+    _syncer(
+        TakesEveryPart,
+        "batch-merged-once",
+        "books-match-weights",
+        "progress-resumes",
+        "cut-is-consistent",
+        within=150,
+    ),
+    _syncer(NeverGivesUp, "checkpoints-end", within=300),
+    _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
+    _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
 )
 """Every wrong core, with the invariants that tell."""

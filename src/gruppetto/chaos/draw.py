@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from gruppetto.chaos.plan import CRASH_POINTS, RETURNS, SYNCER, Fault, FaultKind, LearnerPlan, Plan
+from gruppetto.chaos.plan import CRASH_POINTS, DAMAGES, LEAVES, RETURNS, SYNCER, Fault, FaultKind, LearnerPlan, Plan
 from gruppetto.protocol.messages import ApplyMode
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.sim import Link, Pace, SyncerCosts
@@ -12,6 +13,8 @@ from gruppetto.sim import Link, Pace, SyncerCosts
 __all__ = ["draw_plan"]
 
 MAX_FAULTS = 20
+_BAD = (FaultKind.HUGE, FaultKind.HUGE, FaultKind.BACKWARD)
+"""Drawn apart, so that a seed means the same world with and without them."""
 _OF_SYNCER = frozenset(
     {
         FaultKind.CRASH_SYNCER,
@@ -21,6 +24,10 @@ _OF_SYNCER = frozenset(
         FaultKind.DIVERGE,
     }
 )
+_OF_THE_STATE = (FaultKind.DAMAGE, FaultKind.LOST_STATE, FaultKind.TAKE_OVER)
+"""Drawn by themselves, so that a seed means the same world otherwise."""
+_OF_ALL = (FaultKind.CHECKPOINT, FaultKind.RESUME_ALL)
+"""Likewise, in every second world: a resumption without a checkpoint before it is nothing."""
 
 
 def draw_plan(seed: int) -> Plan:
@@ -32,9 +39,13 @@ def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     calm_at_s = rng.choice((8.0, 12.0, 16.0, 24.0, 32.0))
     num_learners = rng.choice((1, 2, 2, 2, 3, 3, 4, 5, 6))
-    learners = tuple(_draw_learner(rng, f"{chr(97 + i)}", calm_at_s, first=i == 0) for i in range(num_learners))
+    learners = tuple(_draw_learner(rng, seed, f"{chr(97 + i)}", calm_at_s, first=i == 0) for i in range(num_learners))
     setting = _draw_setting(rng, num_learners)
-    return Plan(
+    gate = random.Random(f"gate {seed}")
+    setting = _draw_gate(gate, setting)
+    names = [learner.name for learner in learners]
+    faults = _draw_faults(rng, names, calm_at_s) + _draw_bad_learners(gate, names, calm_at_s)
+    plan = Plan(
         seed=seed,
         setting=setting,
         learners=learners,
@@ -42,8 +53,29 @@ def draw_plan(seed: int) -> Plan:
         calm_at_s=calm_at_s,
         ping_s=setting.liveness_s * rng.choice((0.5, 1.0, 2.0)),
         goodbye_s=5.0,
-        faults=_draw_faults(rng, [learner.name for learner in learners], calm_at_s),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
+    return _with_checkpoints(_with_durability(plan))
+
+
+def _with_durability(plan: Plan) -> Plan:
+    """Some worlds commit now and then only, and in some the durable state itself is damaged, or changes hands."""
+    rng = random.Random(f"durability {plan.seed}")
+    setting, faults = plan.setting, list(plan.faults)
+    if rng.random() < 0.3:
+        every = rng.choice((1, 2, 3, 5, 8, 24))
+        setting = replace(setting, durability="interval", durability_rounds=every)
+    if rng.random() < 0.4:
+        kinds = rng.sample(list(_OF_THE_STATE), k=rng.randint(1, len(_OF_THE_STATE)))
+        for _ in range(rng.randint(1, 4)):
+            kind, at_s = rng.choice(kinds), rng.uniform(0.0, plan.calm_at_s)
+            lasts_s = rng.choice((0.0, 0.1, 0.5, 1.0, 2.0, 4.0))
+            faults.append(Fault(at_s=round(at_s, 3), kind=kind, lasts_s=lasts_s, how=rng.choice(DAMAGES[kind])))
+            if kind is FaultKind.TAKE_OVER:
+                # Somebody has to dial for the two lives to be told apart.
+                cuts = [(at_s + rng.uniform(0.0, lasts_s), rng.choice(plan.learners).name) for _ in range(4)]
+                faults += [Fault(at_s=round(cut_s, 3), kind=FaultKind.CUT, who=who) for cut_s, who in cuts]
+    return replace(plan, setting=setting, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
 
 
 def _draw_setting(rng: random.Random, num_learners: int) -> ProtocolSetting:
@@ -68,14 +100,19 @@ def _draw_setting(rng: random.Random, num_learners: int) -> ProtocolSetting:
     )
 
 
-def _draw_learner(rng: random.Random, name: str, calm_at_s: float, *, first: bool) -> LearnerPlan:
+def _draw_learner(rng: random.Random, seed: int, name: str, calm_at_s: float, *, first: bool) -> LearnerPlan:
     late = not first and rng.random() < 0.2
+    # Of a generator of its own, so that the worlds of all seeds stay what they were otherwise.
+    giving = random.Random(f"giving {seed} {name}")
     return LearnerPlan(
         name=name,
         pace=Pace(step_s=rng.choice((1.0, 1.0, 1.0, 1.2, 2.0)), jitter=rng.choice((0.0, 0.1, 0.3))),
         link=Link(latency_s=rng.choice((0.0, 0.01, 0.05, 0.05, 0.4))),
         tokens_per_step=rng.randint(1, 9),
         joins_at_s=round(rng.uniform(0.0, calm_at_s), 2) if late else rng.choice((0.0, 0.0, 0.5)),
+        recovers=giving.random() < 0.8,
+        donates=giving.random() < 0.8,
+        chunk_s=giving.choice((0.01, 0.05, 0.3, 1.0)),
     )
 
 
@@ -90,9 +127,28 @@ def _draw_costs(rng: random.Random) -> SyncerCosts:
 
 def _draw_faults(rng: random.Random, names: list[str], calm_at_s: float) -> tuple[Fault, ...]:
     """A swarm: every seed has a few kinds of fault only, so that each gets its turn at being frequent."""
-    kinds = rng.sample(list(FaultKind), k=rng.randint(1, 6))
+    by_themselves = (*_BAD, *_OF_THE_STATE, *_OF_ALL)
+    kinds = rng.sample([kind for kind in FaultKind if kind not in by_themselves], k=rng.randint(1, 6))
     faults = [_draw_fault(rng, rng.choice(kinds), names, calm_at_s) for _ in range(rng.randint(0, MAX_FAULTS))]
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _draw_gate(rng: random.Random, setting: ProtocolSetting) -> ProtocolSetting:
+    return replace(
+        setting,
+        norm_gate=rng.choice(("clip", "clip", "reject", "reject", "off")),
+        weight_cap=rng.choice((8.0, 8.0, 2.0, None)),
+    )
+
+
+def _draw_bad_learners(rng: random.Random, names: list[str], calm_at_s: float) -> tuple[Fault, ...]:
+    """In every second world somebody's contributions are finite and bad: one learner's, or those of several at once."""
+    faults: list[Fault] = []
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        at_s, lasts_s = round(rng.uniform(0.0, calm_at_s), 3), rng.choice((1.0, 4.0, 8.0, 20.0))
+        kind, count = rng.choice(_BAD), rng.choice((1, 1, 1, len(names)))
+        faults += [Fault(at_s=at_s, kind=kind, who=who, lasts_s=lasts_s) for who in rng.sample(names, count)]
+    return tuple(faults)
 
 
 def _draw_fault(rng: random.Random, kind: FaultKind, names: list[str], calm_at_s: float) -> Fault:
@@ -102,6 +158,8 @@ def _draw_fault(rng: random.Random, kind: FaultKind, names: list[str], calm_at_s
             how = rng.choice(CRASH_POINTS)
         case FaultKind.KILL:
             how = rng.choice(RETURNS)
+        case FaultKind.LEAVE:
+            how = rng.choice(LEAVES)
         case FaultKind.HALF_OPEN:
             how = rng.choice(("", "up", "down"))
         case FaultKind.PARTITION:
@@ -115,3 +173,28 @@ def _draw_fault(rng: random.Random, kind: FaultKind, names: list[str], calm_at_s
         lasts_s=rng.choice((0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)),
         how=how,
     )
+
+
+def _with_checkpoints(plan: Plan) -> Plan:
+    """In every second world operators take checkpoints, and may resume from them."""
+    rng = random.Random(f"checkpoints {plan.seed}")
+    if rng.random() < 0.5:
+        return plan
+    setting = replace(plan.setting, checkpoint_timeout_s=rng.choice((3.0, 8.0, 600.0)))
+    kinds = [FaultKind.CHECKPOINT] * rng.randint(1, 4) + [FaultKind.RESUME_ALL] * rng.choice((0, 1, 1, 2))
+    faults = [
+        Fault(at_s=round(rng.uniform(0.0, plan.calm_at_s), 3), kind=kind, lasts_s=rng.choice((0.0, 0.5, 4.0)))
+        for kind in kinds
+    ]
+    faults += [
+        Fault(
+            at_s=round(rng.uniform(0.0, plan.calm_at_s), 3),
+            kind=FaultKind.KILL,
+            who=rng.choice(plan.learners).name,
+            lasts_s=rng.choice((0.0, 0.5, 2.0)),
+            how="part",
+        )
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    ]
+    together = sorted((*plan.faults, *faults), key=lambda fault: fault.at_s)
+    return replace(plan, setting=setting, faults=tuple(together))

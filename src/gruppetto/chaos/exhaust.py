@@ -48,9 +48,13 @@ def faults_at(moment_s: float) -> list[Fault]:
     return [
         *(replace(crash, how=point) for point in CRASH_POINTS),
         Fault(at_s=moment_s, kind=FaultKind.PERSIST_FAILS, who=SYNCER, lasts_s=0.5),
+        Fault(at_s=moment_s, kind=FaultKind.DAMAGE, lasts_s=0.1),
+        Fault(at_s=moment_s, kind=FaultKind.LOST_STATE, lasts_s=0.1),
+        Fault(at_s=moment_s, kind=FaultKind.TAKE_OVER, lasts_s=1.0, how="mid-commit"),
         Fault(at_s=moment_s, kind=FaultKind.CUT, who="a"),
         Fault(at_s=moment_s, kind=FaultKind.REPLAY, who="a"),
         Fault(at_s=moment_s, kind=FaultKind.KILL, who="a", lasts_s=0.1),
+        Fault(at_s=moment_s, kind=FaultKind.LEAVE, who="a", lasts_s=0.1, how="notice"),
     ]
 
 
@@ -58,7 +62,7 @@ def small_worlds(depth: int = 2) -> Iterator[Plan]:
     """All small worlds with up to ``depth`` faults, in every order; half of them go on with one learner, K = 1.
 
     >>> sum(1 for _ in small_worlds(1))
-    80
+    104
     """
     possible = [fault for moment_s in MOMENTS_S for fault in faults_at(moment_s)]
     for count in range(depth + 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.draw import draw_plan
 from gruppetto.chaos.observers import BrokenWorldError
 from gruppetto.chaos.plan import Plan
@@ -26,6 +27,7 @@ class Cores:
 
     syncer: Callable[..., SyncerCore] = SyncerCore
     learner: Callable[..., LearnerCore] = LearnerCore
+    disk: Callable[..., Disk] = Disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ def live(plan: Plan, cores: Cores | None = None, *, trace: TraceWriter | None = 
     ('', True)
     """
     who = cores or Cores()
-    world = World(plan, make_learner=who.learner, make_syncer=who.syncer, trace=trace)
+    world = World(plan, make_learner=who.learner, make_syncer=who.syncer, make_disk=who.disk, trace=trace)
     broken = what = ""
     try:
         world.run()

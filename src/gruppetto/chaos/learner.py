@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from gruppetto.chaos.cut import Part
+from gruppetto.chaos.giving import Giver, Search
 from gruppetto.chaos.network import Road, Wire
 from gruppetto.chaos.plan import LONGEST_PAUSE_S, LearnerPlan
 from gruppetto.chaos.record import Checkpoint
 from gruppetto.chaos.truth import Batch, Cargo, Content, Work
-from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Seed, TakeSnapshot
-from gruppetto.protocol.events import Arrived, Boundary, LearnerEvent, LinkDown, StepDone, StepStarted
-from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Progress, Refusal
-from gruppetto.protocol.units import Fragment, LearnerId, Version
+from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Recover, SaveState, Seed, TakeSnapshot
+from gruppetto.protocol.events import (
+    Arrived,
+    Boundary,
+    LearnerEvent,
+    Leaving,
+    LinkDown,
+    Recovered,
+    StateSaved,
+    StepDone,
+    StepStarted,
+)
+from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress, Refusal
+from gruppetto.protocol.state import LearnerState
+from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
 from gruppetto.runtime.backlog import Backlog, Offer
 from gruppetto.runtime.wire import Frame, WelcomeFrame
 
 if TYPE_CHECKING:
+    from gruppetto.chaos.syncer import SyncerProcess
     from gruppetto.chaos.world import World
 
 __all__ = ["LearnerProcess"]
@@ -27,21 +41,44 @@ UPLOADS, DOWNLOADS = 2, 4
 """Transfers at a time."""
 FINAL_WEIGHTS_S = 10.0
 """How long a finished learner waits for the last weights."""
+PARTING_S = 3.0
+"""How long one that has had notice may take to give what it has."""
+SAVING_S = 1.5
+"""How long it takes at most to write a part of a checkpoint; training goes on meanwhile."""
 
 
 class LearnerProcess:
-    """One life of one learner. ``checkpoint``: what it begins from."""
+    """One life of one learner. ``checkpoint``: what it begins from; ``same_life``: with the whole run. ``own``: what it
+    has saved for the worst case."""
 
     def __init__(
-        self, plan: LearnerPlan, world: World, *, name: str, session: str, checkpoint: Checkpoint | None = None
+        self,
+        plan: LearnerPlan,
+        world: World,
+        *,
+        name: str,
+        session: str,
+        checkpoint: Checkpoint | None = None,
+        same_life: bool = False,
+        own: Checkpoint | None = None,
     ) -> None:
         self.plan, self.world, self.name = plan, world, LearnerId(name)
-        self.core = world.make_learner(self.name, session=session, layout_hash=world.layout_hash)
+        self.core = world.make_learner(
+            self.name,
+            session=session,
+            layout_hash=world.layout_hash,
+            recovers=plan.recovers,
+            donates_at=session if plan.donates else "",
+        )
         self.checkpoint: Checkpoint | None = None
         self.road: Road = world.roads[plan.name]
         self.backlog = Backlog()
         self.wire: Wire | None = None
         self.alive, self.paused, self.left = True, False, False
+        self.parting = False
+        """It has had notice: it makes its last step, or gives what it has."""
+        self.astray_until = 0
+        """It has survived that the run went back: until a later epoch welcomes it, it is of another history."""
         self.begun = False
         """Its first step has begun: from now on it never waits."""
         self.stepping = False
@@ -52,6 +89,8 @@ class LearnerProcess:
         """The newest round of which a Welcome has told it."""
         self.sick_until = 0.0
         """Its contributions hold NaN until then."""
+        self.huge_until = self.backward_until = 0.0
+        """They are too long until then; they point back."""
         self.record = world.records[plan.name]
         self._rng = random.Random(f"{world.plan.seed} {session}")
         self._held: list[Callable[[], None]] = []
@@ -60,6 +99,7 @@ class LearnerProcess:
         self._pulling: set[Fragment] = set()
         self._pause_s = FIRST_PAUSE_S
         self._wanted_seed = False
+        self._then: Callable[[], object] = _nothing_follows
         self.of_old_life: set[Fragment] = set()
         """Fragments that hold work of a life whose account is closed."""
         self._arrived: dict[Fragment, Content] = {}
@@ -67,8 +107,11 @@ class LearnerProcess:
         self._batches: dict[Fragment, list[Batch]] = {}
         self._snapshots: dict[Fragment, Work] = {}
         self._sent: dict[Fragment, Work] = {}
+        self.giver = Giver(self)
+        self.search: Search | None = None
+        self._own = own
         if checkpoint is not None:
-            self.core.restore(checkpoint.state)
+            self.core.restore(checkpoint.state, same_life=same_life)
             self._bases = dict(checkpoint.bases)
             self._batches = {p: list(batches) for p, batches in checkpoint.batches.items()}
 
@@ -78,6 +121,10 @@ class LearnerProcess:
     def present(self) -> bool:
         """It lives, has not left, and nobody has turned it away."""
         return self.alive and not self.left and self.refusal is None
+
+    @property
+    def bases(self) -> Mapping[Fragment, Content]:
+        return self._bases
 
     def start(self) -> None:
         self._dial()
@@ -100,18 +147,25 @@ class LearnerProcess:
         self.paused = False
         held, self._held = self._held, []
         for do in held:
-            self._awake(do)
+            self.awake(do)
 
-    def leave(self) -> None:
-        """Say goodbye, if there is anybody to hear it."""
-        if self.present:
-            self.left = True
+    def leave(self, *, on_notice: bool = False, then: Callable[[], object] | None = None) -> None:
+        """Say goodbye, if there is anybody to hear it; ``on_notice``: give all that there is to give before.
+
+        ``then`` comes once it has left.
+        """
+        self._then = then or self._then
+        if on_notice and self.present and self.begun:
+            self.parting = True
+        elif self.present:
+            self.left, self.parting = True, False
             if self.wire is not None and self.core.linked:
                 self._send_frames(self.wire)
                 self.wire.up(self.core.goodbye())
                 self.wire.hang_up()
+            self._then()
 
-    def _awake(self, do: Callable[[], None]) -> None:
+    def awake(self, do: Callable[[], None]) -> None:
         """What a process does, it does while it runs."""
         if not self.alive:
             return
@@ -120,16 +174,16 @@ class LearnerProcess:
         else:
             do()
 
-    def _later(self, delay_s: float, do: Callable[[], None]) -> None:
-        self.world.engine.after(delay_s, lambda: self._awake(do))
+    def later(self, delay_s: float, do: Callable[[], None]) -> None:
+        self.world.engine.after(delay_s, lambda: self.awake(do))
 
     # ── the link ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_frame(self, wire: Wire, frame: Frame) -> None:
-        self._awake(lambda: self._hear(wire, frame))
+        self.awake(lambda: self._hear(wire, frame))
 
     def on_closed(self, wire: Wire) -> None:
-        self._awake(lambda: self._lose(wire))
+        self.awake(lambda: self._lose(wire))
 
     def hear_ghost(self, frame: Frame) -> None:
         """A message of another life arrives."""
@@ -141,15 +195,19 @@ class LearnerProcess:
     def _dial(self) -> None:
         if not self.present or self.wire is not None:
             return
-        syncer = self.world.syncer
+        syncer = self.world.dialled(self._rng)
         if syncer is None or self.road.blocked:
             self._dial_again()
             return
         self.wire = Wire(self, syncer, self.world.engine, self.world.plan.ping_s)
         self.wire.open(self.core.hello())
 
+    def _at(self) -> SyncerProcess | None:
+        """The life of the syncer that it is connected to."""
+        return self.wire.syncer if self.wire is not None else None
+
     def _dial_again(self) -> None:
-        self._later(self._pause_s * self._rng.uniform(0.5, 1.0), self._dial)
+        self.later(self._pause_s * self._rng.uniform(0.5, 1.0), self._dial)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _hear(self, wire: Wire, frame: Frame) -> None:
@@ -157,11 +215,14 @@ class LearnerProcess:
             return
         self.record.heard.append(frame)
         match frame:
+            case WelcomeFrame(welcome=said) | (Refusal() as said) if self.core.knows_newer(said):
+                self._give_up(wire)  # somebody has taken over from it
             case WelcomeFrame(welcome=welcome):
+                self.world.watch.welcomed(self, welcome)
                 wire.welcomed, self._pause_s = True, FIRST_PAUSE_S
                 self.record.turn((welcome.epoch, welcome.incarnation))
                 self.welcomed_at = max(self.welcomed_at, welcome.round)
-                if welcome.incarnation != self.core.incarnation:
+                if self.core.is_newborn(welcome):
                     self.backlog.new_life()
                     self.of_old_life = set(self._bases)
                 self._feed(welcome)
@@ -192,9 +253,9 @@ class LearnerProcess:
         """On a connection of its own; one that cannot be sent now is given up."""
         if self.present:
             if self.core.linked and not self.road.blocked and self.world.syncer is not None:
-                beat = Heartbeat(learner=self.name, incarnation=self.core.incarnation)
-                self.road.carry(lambda: self.world.tell(beat))
-            self._later(self.world.setting.liveness_s / 4, self._beat)
+                beat, at = Heartbeat(learner=self.name, incarnation=self.core.incarnation), self._at()
+                self.road.carry(lambda: self.world.tell(beat, at))
+            self.later(self.world.setting.liveness_s / 4, self._beat)
 
     # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,10 +268,11 @@ class LearnerProcess:
         self._pump()
         if not self.begun:
             # Before training starts, nothing forbids touching the parameters at once.
-            if isinstance(event, Arrived):
+            if self.core.wants_boundary:
                 self._feed(Boundary())
             elif self.core.ready and self.core.linked:
                 self.begun = True
+                self.world.watch.begins(self)
                 self._start_step()
 
     def _perform(self, action: LearnerAction) -> None:
@@ -221,10 +283,17 @@ class LearnerProcess:
                 self._offer(action)
             case Deferred():
                 self.backlog.defer(action)
+            case Marked():
+                self.backlog.mark(action)
+            case SaveState():
+                self._save_part(action)
             case Pull():
                 self.backlog.want(action.fragment, action.version)
             case Seed():
                 self._wanted_seed = True
+            case Recover():
+                self.search = Search(self, action, self._own)
+                self.search.begin()
             case Apply():
                 self._apply(action)
             case TakeSnapshot():
@@ -241,11 +310,15 @@ class LearnerProcess:
         if self.core.finished:
             self._finish(self.world.engine.now + FINAL_WEIGHTS_S)
             return
+        if self.parting:
+            self._feed(Leaving())
+            self._part(self.world.engine.now + PARTING_S)
+            return
         self.stepping = True
         stamp = 1 + max(self.core.clock, self.core.newest_round)
         self._feed(StepStarted())
         batch = Batch(self.core.slot, self.core.cursor, self.plan.tokens_per_step)
-        self._later(self.plan.pace.next_step_s(self._rng), lambda: self._finish_step(batch, stamp))
+        self.later(self.plan.pace.next_step_s(self._rng), lambda: self._finish_step(batch, stamp))
 
     def _finish_step(self, batch: Batch, stamp: int) -> None:
         self.stepping = False
@@ -255,14 +328,35 @@ class LearnerProcess:
         self._feed(StepDone(tokens=batch.tokens, cursor=self.core.cursor + 1))
         self.world.watch.step_done(self, stamp)
         if self.core.steps % self.plan.checkpoint_every == 0 and self.core.synchronised:
-            held = {p: tuple(batches) for p, batches in self._batches.items()}
-            self.checkpoint = Checkpoint(state=self.core.snapshot(), bases=dict(self._bases), batches=held)
+            self.checkpoint = self._saved(self.core.snapshot())
+        self.giver.at_boundary()
         self._start_step()
+
+    def _saved(self, state: LearnerState) -> Checkpoint:
+        held = {p: tuple(batches) for p, batches in self._batches.items()}
+        return Checkpoint(state=state, bases=dict(self._bases), batches=held)
+
+    def _save_part(self, action: SaveState) -> None:
+        """Copied now, written in the background."""
+        part = Part(plan=self.plan.name, checkpoint=self._saved(action.state))
+
+        def written() -> None:
+            self.world.parts[action.mark, self.name, action.state.incarnation] = part
+            self._feed(StateSaved(mark=action.mark, ok=True, text=action.mark))
+
+        self.later(self._rng.uniform(0.0, SAVING_S), written)
+
+    def _part(self, deadline: float) -> None:
+        """Until everything is given, or there is no time left for it."""
+        if self.parting and self.backlog.uploads and self.world.engine.now < deadline:
+            self.later(0.1, lambda: self._part(deadline))
+        else:
+            self.leave()
 
     def _finish(self, deadline: float) -> None:
         """The run is over: take the last weights, say goodbye."""
         if self.core.linked and self.backlog.downloads and self.world.engine.now < deadline:
-            self._later(0.1, lambda: self._finish(deadline))
+            self.later(0.1, lambda: self._finish(deadline))
             return
         self._feed(Boundary())
         self.leave()
@@ -275,6 +369,8 @@ class LearnerProcess:
             base_version=base.version,
             batches=tuple(self._batches[fragment]),
             finite=self.world.engine.now >= self.sick_until,
+            scale=1000.0 if self.world.engine.now < self.huge_until else 1.0,
+            cosine=-0.5 if self.world.engine.now < self.backward_until else 0.3,
         )
 
     def _apply(self, action: Apply) -> None:
@@ -297,11 +393,23 @@ class LearnerProcess:
         self._sent[answer.fragment] = work
         self.backlog.offer(Offer(answer=answer, base=Cargo(None), theta=Cargo(work)))
 
+    def recovered(self, found: Mapping[Fragment, Content]) -> None:
+        """The search for a state is over; these are the bases that it brought."""
+        if not self.core.search_stands:
+            found = {}
+        for p, content in found.items():
+            waiting = self._arrived.get(p)
+            if waiting is None or waiting.version <= content.version:
+                self._arrived[p] = content
+        fragments = range(self.world.setting.num_fragments)
+        versions = tuple(found[p].version if p in found else NEVER for p in map(Fragment, fragments))
+        self._feed(Recovered(versions=versions))
+
     # ── transfers ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def stir(self) -> None:
         """The road is free again."""
-        self._awake(self._pump)
+        self.awake(self._pump)
 
     def _pump(self) -> None:
         """Send and fetch all that can be sent and fetched now."""
@@ -314,7 +422,9 @@ class LearnerProcess:
         if self._wanted_seed:
             self._wanted_seed = False
             learner, incarnation = self.name, self.core.incarnation
-            self.road.carry(lambda: self.world.seed(learner, incarnation), lost=lambda: self._give_up(wire))
+            self.road.carry(
+                lambda: self.world.seed(learner, incarnation, wire.syncer), lost=lambda: self._give_up(wire)
+            )
         while self._uploading < UPLOADS and (job := self.backlog.next_upload()) is not None:
             assert isinstance(job, Offer) and isinstance(job.theta, Cargo) and job.theta.what is not None
             self._upload(job.answer, job.theta.what)
@@ -330,7 +440,7 @@ class LearnerProcess:
         """Until it is delivered, or its round is over."""
         self._uploading += 1
         self.record.contributed.append((answer, work))
-        connection = self._connections
+        connection, at = self._connections, self._at()
 
         def send() -> None:
             if connection != self._connections:
@@ -339,9 +449,9 @@ class LearnerProcess:
                 self._uploaded()
                 return
             self.road.carry(
-                lambda: self.world.contribute(answer, work),
-                delivered=lambda: self._awake(lambda: self._uploaded() if connection == self._connections else None),
-                lost=lambda: self._later(FIRST_PAUSE_S, send),
+                lambda: self.world.contribute(answer, work, at),
+                delivered=lambda: self.awake(lambda: self._uploaded() if connection == self._connections else None),
+                lost=lambda: self.later(FIRST_PAUSE_S, send),
                 may_repeat=True,
             )
 
@@ -357,12 +467,12 @@ class LearnerProcess:
         connection = self._connections
 
         def serve() -> None:
-            content = self.world.serve(fragment)
+            content = self.world.serve(fragment, wire.syncer)
             if content is None or content.version < version:
                 self.road.carry(lambda: self._give_up(wire))
             else:
                 self.road.carry(
-                    lambda: self._awake(lambda: self._downloaded(connection, fragment, content)),
+                    lambda: self.awake(lambda: self._downloaded(connection, fragment, content)),
                     lost=lambda: self._give_up(wire),
                 )
 
@@ -383,3 +493,7 @@ class LearnerProcess:
         if self.alive and wire is self.wire:
             wire.hang_up()
             self.on_closed(wire)
+
+
+def _nothing_follows() -> None:
+    pass

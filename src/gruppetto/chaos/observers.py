@@ -6,14 +6,26 @@ lives of everybody, and keeps books of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from gruppetto.chaos.cut import Cut, Truth
 from gruppetto.chaos.disk import Commit
+from gruppetto.chaos.gatekeeper import GATE_INVARIANTS, Gatekeeper
 from gruppetto.chaos.truth import Content, Work
-from gruppetto.protocol.actions import Apply, Fold, LearnerAction, Send, SyncerAction, TakeOuterStep
-from gruppetto.protocol.events import Settle, SyncerEvent
+from gruppetto.protocol.actions import (
+    Apply,
+    Checkpoint,
+    CheckpointClosed,
+    Fold,
+    LearnerAction,
+    Send,
+    SyncerAction,
+    TakeOuterStep,
+)
+from gruppetto.protocol.events import Settle, SyncerEvent, TakeCheckpoint
 from gruppetto.protocol.invariants import Observer
 from gruppetto.protocol.messages import Announcement, Answer, Begin, Welcome
 from gruppetto.protocol.round import Phase
@@ -31,9 +43,15 @@ WORLD_INVARIANTS = {
     "answers-are-true": "what a contribution says of its base, steps and tokens is what its bytes hold",
     "batch-merged-once": "no batch of a data slot is merged twice into one fragment, whoever trained on it",
     "books-match-weights": "the ledger's merged tokens are those in the durable weights; none is consumed untrained",
+    "begins-up-to-date": "who begins in a run under way has every fragment as its Welcome named it, or newer",
+    "donors-have-the-weights": "only a process that holds every fragment is named as a donor, by its own name",
+    "one-authority-per-epoch": "no two lives of the syncer have the same epoch",
+    "epochs-only-grow": "no learner goes back to an earlier life of the syncer",
+    "cut-is-consistent": "no part of a checkpoint holds what comes after another part, or misses what one has merged",
+    "checkpoints-end": "a checkpoint is closed when its time is up, without the parts of those who have not answered",
     "cursors-are-durable": "a slot is never handed out again from before a batch that is merged",
-    "durable-before-told": "no learner hears of a round that is not durable: after a crash it is asked for again",
-    "durable-before-applied": "what a learner puts into its model is durable at the syncer, and newer than what it had",
+    "durable-before-told": "no learner hears of a round that the last commit does not allow: it may be asked for again",
+    "durable-before-applied": "what a learner puts into its model was rightly published, and is newer than what it had",
     "every-fold-is-in": "an outer step has all contributions that were admitted, and at least a quorum of them",
     "merged-onto-its-base": "a contribution is merged into the value it was computed on, or one not too old",
     "never-waits": "a learner that has begun is always in a step, unless it is dead, stopped or has left",
@@ -41,11 +59,13 @@ WORLD_INVARIANTS = {
     "one-value-per-version": "a version of a fragment has one value, for ever",
     "only-finite": "nothing that is not finite is merged",
     "progress-resumes": "when all faults have ended, rounds close, and everybody takes part and gets the results",
+    "resumed-lives-go-on": "a learner that is resumed with the whole run goes on in the life that it was saved in",
     "rightly-refused": "only a superseded process, a finished run or a full one turns a learner away",
     "seeded-once": "nobody is asked for initial weights once there are durable ones",
     "settled": "the books of a finished run have nothing open",
     "stamped-at-start": "the clock of a step is known when the step begins",
     "wakes-lie-ahead": "the syncer never asks to be woken at a time that has come",
+    **GATE_INVARIANTS,
 }
 """Name and meaning of every invariant of a world; those of one syncer are in :mod:`gruppetto.protocol.invariants`."""
 
@@ -65,64 +85,110 @@ class Watch:
         self.world = world
         self.inside = Observer()
         self._values: dict[tuple[Fragment, Version], int] = {}
-        """The one durable value of each version."""
-        self._durable: set[int] = set()
-        self._durable_round = 0
-        self._merged: set[tuple[Fragment, int, int]] = set()
-        """(fragment, slot, number) of every batch in the durable weights."""
-        self._merged_tokens = 0
+        """The one value of each version that was ever durable, or published."""
+        self._seeded = False
+        self._until: dict[int, int] = {}
+        """By epoch: the last round that may be published."""
+        self._lives: dict[int, SyncerProcess] = {}
         self._cursors: dict[int, int] = {}
-        self._welcomed: dict[LearnerId, tuple[str, Incarnation]] = {}
-        self.newest: dict[LearnerId, str] = {}
-        """The process that was last welcome under each name, over all lives of the syncer."""
+        """One past the last batch of each slot in the durable weights that count."""
+        self._welcomed: dict[tuple[int, LearnerId], tuple[str, Incarnation]] = {}
+        self._epochs: dict[str, int] = {}
+        self._newest: dict[LearnerId, dict[int, str]] = {}
+        """The process that was last welcome under each name, by epoch."""
+        self._resumed: dict[LearnerId, tuple[str, Incarnation]] = {}
+        """Whose process was resumed with the whole run and not welcomed yet, and in which life it was saved."""
+        self._asked_at: dict[str, float] = {}
+        """When each checkpoint was asked for."""
         self._answer: Answer | None = None
-        self._folds: dict[Fragment, int] = {}
+        self._work: Work | None = None
+        self._gates: dict[int, Gatekeeper] = {}
+        """By epoch."""
+        self._folds: dict[tuple[int, Fragment], int] = {}
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def lives(self) -> list[SyncerProcess]:
+        """All lives of the syncer, in order."""
+        return list(self._lives.values())
+
+    def claimed(self, syncer: SyncerProcess) -> None:
+        life = self._lives.setdefault(syncer.epoch, syncer)
+        _demand(life is syncer, "one-authority-per-epoch", lambda: f"{syncer.epoch}")
+
     def new_core(self, syncer: SyncerProcess) -> None:
-        """Whoever was welcome before has to say hello again."""
-        self._welcomed, self._folds = {}, {}
+        """A life begins from what is durable. Whoever was welcome before has to say hello again."""
+        commit = syncer.legacy.commit
+        newest = self._gates[max(self._gates)] if self._gates else None
+        self._gates[syncer.epoch] = Gatekeeper(commit.state if commit is not None else None, newest)
+        promised = syncer.core.ledger.promised_total()
+        _demand(promised == 0, "books-match-weights", lambda: f"{promised} promised by a running merge that is gone")
+        self._cursors = _cursors_of(commit.contents) if commit is not None else {}
+        self._until[syncer.epoch] = commit.state.round if commit is not None else 0
 
     def stepped(self, syncer: SyncerProcess, event: SyncerEvent, actions: Sequence[SyncerAction]) -> None:
         core, now = syncer.core, self.world.engine.now
         self.inside.saw(core, event, actions)
         _demand(core.wake_at is None or core.wake_at > now, "wakes-lie-ahead", lambda: f"{core.wake_at} at {now}")
+        wrong = self._gates[syncer.epoch].saw(core, event if isinstance(event, Answer) else None, self._work, actions)
+        if wrong is not None:
+            raise BrokenWorldError(*wrong)
         for action in actions:
             if isinstance(action, Send) and isinstance(action.message, Welcome | Begin | Announcement):
                 told = action.message.round
-                _demand(told <= self._durable_round, "durable-before-told", lambda a=action: f"{a}")
+                _demand(told <= self._until[syncer.epoch], "durable-before-told", lambda a=action: f"{a}")
                 if isinstance(action.message, Welcome):
-                    self._welcome(action.to, action.session, action.message)
+                    self._welcome(syncer, action.to, action.session, action.message)
+        if isinstance(event, TakeCheckpoint):
+            self._asked_at[event.mark] = now
         if isinstance(event, Settle) and core.phase is Phase.FINISHED:
-            _demand(core.ledger.open_total() == 0, "settled", lambda: f"{core.ledger.accounts}")
+            unsettled = core.ledger.open_total() + core.ledger.promised_total()
+            _demand(unsettled == 0, "settled", lambda: f"{core.ledger.accounts}, {core.ledger.promised_by}")
 
-    def _welcome(self, to: LearnerId, session: str, welcome: Welcome) -> None:
-        self._welcomed[to], self.newest[to] = (session, welcome.incarnation), session
-        _demand(not (welcome.seed and self._durable), "seeded-once", lambda: f"{to}")
-        merged = self._cursors.get(welcome.slot, 0)
+    def _welcome(self, syncer: SyncerProcess, to: LearnerId, session: str, welcome: Welcome) -> None:
+        self._welcomed[syncer.epoch, to] = (session, welcome.incarnation)
+        self._newest.setdefault(to, {})[syncer.epoch] = session
+        _demand(not (welcome.seed and self._seeded), "seeded-once", lambda: f"{to}")
+        merged = self._cursors.get(welcome.slot, 0) if syncer is self.world.syncer else 0
         _demand(welcome.cursor >= merged, "cursors-are-durable", lambda: f"{to} starts at {welcome.cursor} < {merged}")
+        for donor in welcome.donors:
+            giver = self.world.process_at(donor.address)
+            fine = giver is not None and giver.name == donor.learner and session != giver.core.session
+            fine = fine and giver is not None and len(giver.bases) == self.world.setting.num_fragments
+            _demand(fine, "donors-have-the-weights", lambda donor=donor: f"{donor} for {to}")
+        was, saved_in = self._resumed.pop(to, (session, welcome.incarnation))
+        # Where slots are scarce, a newcomer may have taken that of a learner who had not dialled yet.
+        fine = was != session or saved_in == welcome.incarnation or self.world.setting.num_slots is not None
+        _demand(
+            fine, "resumed-lives-go-on", lambda: f"{to} was saved in life {saved_in} and is in {welcome.incarnation}"
+        )
+
+    def heirs(self, process: LearnerProcess) -> set[str]:
+        """The sessions that have been welcome under its name after another one, to whichever life of the syncer."""
+        return {session for session in self._newest.get(process.name, {}).values() if session != process.core.session}
 
     def at_the_gate(self, syncer: SyncerProcess, answer: Answer, work: Work) -> None:
-        self._answer = answer
+        self._answer, self._work = answer, work
 
     def folding(self, syncer: SyncerProcess, fold: Fold, work: Work) -> None:
         answer, p = self._answer, fold.fragment
         assert answer is not None
-        life = self._welcomed.get(fold.learner)
+        life = self._welcomed.get((syncer.epoch, fold.learner))
         _demand(
             answer.epoch == syncer.epoch and life == (work.session, answer.incarnation),
             "old-lives-are-fenced",
             lambda: f"{answer} is merged in epoch {syncer.epoch}, where {fold.learner} is {life}",
         )
-        current = syncer.published[p]
-        oldest = current.version - (self.world.setting.sync_period if self.world.setting.stale == "accept" else 0)
-        fits = work.base == current.number or (
-            oldest <= work.base_version < current.version and self._values.get((p, work.base_version)) == work.base
-        )
-        _demand(fits, "merged-onto-its-base", lambda: f"{work} into {current}")
+        self._fits(work, syncer.published[p])
         _demand(work.finite, "only-finite", lambda: f"{work}")
-        self._folds[p] = self._folds.get(p, 0) + 1
+        self._folds[syncer.epoch, p] = self._folds.get((syncer.epoch, p), 0) + 1
+
+    def _fits(self, work: Work, current: Content) -> None:
+        oldest = current.version - (self.world.setting.sync_period if self.world.setting.stale == "accept" else 0)
+        base = self._values.get((current.fragment, work.base_version))
+        fits = work.base == current.number or (oldest <= work.base_version < current.version and base == work.base)
+        _demand(fits, "merged-onto-its-base", lambda: f"{work} into {current}")
 
     def outer_step(
         self, syncer: SyncerProcess, action: TakeOuterStep, parts: dict[Fragment, list[tuple[Work, int]]]
@@ -130,25 +196,35 @@ class Watch:
         degrade = self.world.setting.when_short == "degrade"
         quorum = 1 if degrade else self.world.setting.min_quorum
         for p in action.fragments:
-            folds = self._folds.pop(p, 0)
+            for work, _ in parts[p]:
+                self._fits(work, syncer.published[p])  # it may have been folded long before
+            folds = self._folds.pop((syncer.epoch, p), 0)
             fine = len(parts[p]) == folds >= quorum
             _demand(fine, "every-fold-is-in", lambda p=p, n=folds: f"{len(parts[p])} of {n}, K = {quorum}")
 
-    def durable(self, commit: Commit) -> None:
-        """A commit has reached the disk."""
-        self._durable_round = commit.state.round
+    def merging(self, base: Content, parts: tuple[Work, ...]) -> None:
+        """An outer step is about to make a new value of ``base``."""
+        merged = set(base.batches)
+        for work in parts:
+            for batch in work.batches:
+                key = (batch.slot, batch.number)
+                _demand(key not in merged, "batch-merged-once", lambda key=key: f"{key} again into {base}")
+                merged.add(key)
+
+    def published(self, syncer: SyncerProcess, content: Content) -> None:
+        """A value can be pulled from now on."""
+        self._register(content)
+
+    def durable(self, syncer: SyncerProcess, commit: Commit) -> None:
+        """A commit has reached the disk; nobody will look for it if its author has lost his authority."""
+        self._seeded, self._until[syncer.epoch] = True, commit.until
         for content in commit.contents:
-            key = (content.fragment, content.version)
-            known = self._values.setdefault(key, content.number)
-            _demand(known == content.number, "one-value-per-version", lambda key=key: f"{key}")
-            if content.number not in self._durable:
-                self._durable.add(content.number)
-                self._merge(content)
-        books = commit.state.ledger
+            self._register(content)
+        books, merged = commit.state.ledger, sum(content.merged for content in commit.contents)
         _demand(
-            books.totals.merged == self._merged_tokens,
+            books.totals.merged == merged,
             "books-match-weights",
-            lambda: f"{books.totals.merged} merged in the ledger, {self._merged_tokens} in the weights",
+            lambda: f"{books.totals.merged} merged in the ledger, {merged} in the weights",
         )
         for name, consumed in books.consumed_by.items():
             trained = self.world.trained_by(name)
@@ -157,26 +233,33 @@ class Watch:
                 "books-match-weights",
                 lambda name=name, c=consumed, t=trained: f"{name} consumed {c} and trained {t}",
             )
-        cursors = dict(commit.state.cursors)
-        for slot, merged in self._cursors.items():
+        cursors, merged_to = dict(commit.state.cursors), _cursors_of(commit.contents)
+        for slot, last in merged_to.items():
             _demand(
-                cursors.get(slot, 0) >= merged,
+                cursors.get(slot, 0) >= last,
                 "cursors-are-durable",
-                lambda slot=slot: f"slot {slot}: {cursors}, merged {self._cursors}",
+                lambda slot=slot: f"slot {slot}: {cursors}, merged {merged_to}",
             )
+        if self.world.disk.has_authority(syncer.epoch):
+            self._cursors = merged_to
 
-    def _merge(self, content: Content) -> None:
-        self._merged_tokens += sum(content.booked)
-        for work in content.parts:
-            for batch in work.batches:
-                key = (content.fragment, batch.slot, batch.number)
-                _demand(key not in self._merged, "batch-merged-once", lambda key=key: f"{key} again in {content}")
-                self._merged.add(key)
-                self._cursors[batch.slot] = max(self._cursors.get(batch.slot, 0), batch.number + 1)
+    def _register(self, content: Content) -> None:
+        key = (content.fragment, content.version)
+        known = self._values.setdefault(key, content.number)
+        _demand(known == content.number, "one-value-per-version", lambda: f"{key}")
 
     # ── learners ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def welcomed(self, process: LearnerProcess, welcome: Welcome) -> None:
+        newest = self._epochs.get(process.core.session, 0)
+        _demand(welcome.epoch >= newest, "epochs-only-grow", lambda: f"{process.name}: {welcome.epoch} < {newest}")
+        self._epochs[process.core.session] = welcome.epoch
+        if welcome.epoch > process.astray_until:
+            process.astray_until = 0
+
     def applied(self, process: LearnerProcess, action: Apply, arrived: Content, base: Content | None) -> None:
+        if process.astray_until:
+            return
         key = (action.fragment, action.version)
         again = action.fragment in process.of_old_life  # a new life applies its bases once more
         is_news = base is None or arrived.version >= base.version + (0 if again else 1)
@@ -195,6 +278,15 @@ class Watch:
         )
         _demand(fine, "answers-are-true", lambda: f"{answer} of {work} on {base}, slot {process.core.slot}")
 
+    def begins(self, process: LearnerProcess) -> None:
+        """The first step of a process is about to begin."""
+        search = process.search
+        # What another life of the syncer named may be lost by now.
+        wanted = search.versions if search is not None and process.core.search_stands else ()
+        held = [process.bases[p].version for p in sorted(process.bases)]
+        fine = all(have >= want for have, want in zip(held, wanted, strict=bool(wanted)))
+        _demand(fine, "begins-up-to-date", lambda: f"{process.name} begins on {held}, its Welcome named {wanted}")
+
     def step_done(self, process: LearnerProcess, stamp: int) -> None:
         """``stamp`` is what was known when the step began; only a Welcome may lift it meanwhile."""
         clock = process.core.clock
@@ -202,11 +294,75 @@ class Watch:
         _demand(fine, "stamped-at-start", lambda: f"{process.name}: {clock} > {stamp}")
 
     def end(self) -> None:
-        """Nobody stands still."""
+        """Nobody stands still, and no checkpoint hangs."""
+        syncer = self.world.syncer
+        mark = syncer.core.open_mark if syncer is not None and not syncer.over else None
+        patience_s = self.world.setting.checkpoint_timeout_s
+        hangs = mark is not None and self.world.engine.now > self._asked_at.get(mark.mark, 0.0) + patience_s
+        _demand(not hangs, "checkpoints-end", lambda: f"{mark} at {self.world.engine.now}")
         for process in self.world.processes:
-            idle = process.begun and process.alive and not process.left and not process.paused
+            here = process.alive and not process.left and not process.paused
+            idle = process.begun and here and not process.parting
             if idle and not process.stepping and not process.core.finished:
                 raise BrokenWorldError("never-waits", f"{process.name} at {self.world.engine.now}")
+
+    # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────
+
+    def truth(self, syncer: SyncerProcess) -> Truth:
+        """All that is known now."""
+        newest = {name: dict(by_epoch) for name, by_epoch in self._newest.items()}
+        return Truth(values=dict(self._values), newest=newest, gate=deepcopy(self._gates[syncer.epoch]))
+
+    def cut(self, syncer: SyncerProcess, action: Checkpoint) -> None:
+        """The syncer records its part."""
+        state, commit = action.state, self.world.disk.commit
+        contents = [syncer.published[p] for p in sorted(syncer.published)]
+        merged = sum(content.merged for content in contents)
+        cursors = dict(state.cursors)
+        fine = (
+            state.versions == tuple(content.version for content in contents)
+            and state.ledger.totals.merged == merged
+            and all(cursors.get(slot, 0) >= last for slot, last in _cursors_of(contents).items())
+        )
+        if commit is not None and commit.epoch == syncer.epoch:
+            fine = fine and state.versions == commit.state.versions  # a round in which nothing changed needs no commit
+        _demand(fine, "cut-is-consistent", lambda: f"{state} is recorded while {merged} are in {contents}")
+
+    def closed(self, action: CheckpointClosed) -> None:
+        """Every part that counts is one that was saved."""
+        for name, life, _ in action.parts:
+            saved = (action.mark, name, life) in self.world.parts
+            _demand(saved, "cut-is-consistent", lambda n=name: f"{n} has no part in {action}")
+
+    def cut_closed(self, cut: Cut) -> None:
+        """All parts are there."""
+        newest, merged = {c.fragment: c.version for c in cut.contents}, _cursors_of(cut.contents)
+        books = cut.state.ledger.accounts
+        for (name, _), part in cut.parts.items():
+            saved, state = part.checkpoint, part.checkpoint.state
+            fine = (
+                all(version <= newest[Fragment(p)] for p, (version, _, _) in enumerate(state.fragments))
+                and all(cut.truth.values.get((p, c.version)) == c.number for p, c in saved.bases.items())
+                and merged.get(state.slot, 0) <= state.cursor
+                and (name not in books or books[name].tokens <= state.tokens)
+            )
+            _demand(fine, "cut-is-consistent", lambda n=name, s=saved: f"{n} {s} beside {cut.state}")
+
+    def roll_back(self, cut: Cut) -> None:
+        """The whole world goes on from ``cut``: what came after it never was. Epochs are never used again."""
+        self._values = dict(cut.truth.values)
+        self._newest = {name: dict(by_epoch) for name, by_epoch in cut.truth.newest.items()}
+        self._gates[max(self._gates)] = deepcopy(cut.truth.gate)
+        self._folds, self._resumed = {}, {}
+        self.inside = Observer(cut.state.versions)
+
+    def is_of_this_run(self, process: LearnerProcess) -> bool:
+        """Every base that it holds was published here, and not in a history that the run has gone back from."""
+        return all(self._values.get((p, base.version)) == base.number for p, base in process.bases.items())
+
+    def resumed(self, process: LearnerProcess, life: Incarnation) -> None:
+        """``process`` goes on in ``life``; if it is the first under its name to come back, the syncer knows it."""
+        self._resumed[process.name] = (process.core.session, life)
 
     # ── fences ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -228,14 +384,25 @@ class Watch:
         _demand(not actions, "old-lives-are-fenced", lambda: f"{frame} leads to {actions}")
 
 
+def _cursors_of(contents: Iterable[Content]) -> dict[int, int]:
+    """One past the last batch of each slot in these weights."""
+    cursors: dict[int, int] = {}
+    for content in contents:
+        for slot, end in content.cursors:
+            cursors[slot] = max(cursors.get(slot, 0), end)
+    return cursors
+
+
 def _standing_of(syncer: SyncerProcess) -> object:
     """All that a learner's word can change in the syncer, but for its having been heard."""
     core = syncer.core
     members = tuple((m.learner, m.incarnation, m.phase, m.clock, m.steps, dict(m.versions)) for m in core.members)
     totals = core.ledger.totals
     expected = dict(core.open_round.expected_at) if core.open_round is not None else None
-    books = (core.ledger.consumed, totals.merged, totals.discarded, totals.lost)
-    return (core.phase, core.round, core.versions, members, books, expected)
+    books = (core.ledger.consumed, totals.merged, totals.discarded, totals.lost, core.ledger.promised_total())
+    mark = core.open_mark
+    marked = (dict(mark.waiting), dict(mark.parts), dict(mark.left_out)) if mark is not None else None
+    return (core.phase, core.round, core.versions, members, books, expected, marked)
 
 
 def _demand(fine: bool, name: str, what: object) -> None:

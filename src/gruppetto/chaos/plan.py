@@ -34,6 +34,15 @@ class FaultKind(StrEnum):
     """The disk refuses commits for ``lasts_s``."""
     SLOW_SYNCER = "slow-syncer"
     """Folds, outer steps, commits and publications take ten times as long for ``lasts_s``."""
+    DAMAGE = "damage"
+    """kill −9, and a fragment of the newest commit cannot be read at the next start, ``lasts_s`` later. ``how`` =
+    "twice": nor can the value before."""
+    LOST_STATE = "lost-state"
+    """kill −9, and the newest commit cannot be read at the next start, ``lasts_s`` later. ``how`` = "snapshot": nor can
+    any down to the newest snapshot."""
+    TAKE_OVER = "take-over"
+    """A standby takes over while the syncer lives on for ``lasts_s``. ``how`` = "mid-commit": in the middle of its next
+    commit, which lands and is published all the same, as if the syncer had been stopped behind each of its checks."""
     DIVERGE = "diverge"
     """The next outer step gives a fragment that is not finite."""
     KILL = "kill"
@@ -43,7 +52,7 @@ class FaultKind(StrEnum):
     DOUBLE = "double"
     """A second process starts under the same name while the first one lives."""
     LEAVE = "leave"
-    """It says goodbye, and comes back as a new process after ``lasts_s``."""
+    """It says goodbye, and comes back as a new process after ``lasts_s``. ``how``: see :data:`LEAVES`."""
     CUT = "cut"
     """All connections of a learner break; what is on its way is lost."""
     HALF_OPEN = "half-open"
@@ -59,12 +68,31 @@ class FaultKind(StrEnum):
     """Contributions sent before, of whatever life, arrive once more."""
     GHOST = "ghost"
     """Messages of an earlier epoch or incarnation arrive once more, both ways."""
+    HUGE = "huge"
+    """For ``lasts_s`` every contribution of a learner is a thousand times too long."""
+    BACKWARD = "backward"
+    """For ``lasts_s`` every contribution of a learner points against the momentum."""
+    CHECKPOINT = "checkpoint"
+    """An operator asks for a checkpoint of the whole run."""
+    RESUME_ALL = "resume-all"
+    """Everything dies, and the whole world goes on from its newest checkpoint; the syncer after ``lasts_s``."""
 
 
 CRASH_POINTS = ("", "Send", "Fold", "TakeOuterStep", "Persist", "Persist+", "Publish", "Publish+", "Published")
 """At once; before the next action of this name; durable but not yet told; with half of the learners told."""
+DAMAGES = {
+    "damage": ("", "twice"),
+    "lost-state": ("", "snapshot"),
+    "take-over": ("", "mid-commit", "mid-commit"),
+}
+"""How each fault of the durable state may go."""
 RETURNS = ("", "checkpoint", "silent", "renamed")
-"""As a fresh process; from its newest checkpoint; after a death that closed no connection; under another name."""
+"""As a fresh process; from its newest checkpoint; after a death that closed no connection; under another name. Besides,
+where there are checkpoints of the whole run: "part", from its part of the newest, as if the run had been resumed."""
+
+LEAVES = ("", "notice", "storm")
+"""At once; on notice, with all its work given ahead of its rounds; the same, while its bodies are late, lost or come
+twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +121,12 @@ class LearnerPlan:
     joins_at_s: float = 0.0
     checkpoint_every: int = 5
     """Steps between two checkpoints."""
+    recovers: bool = True
+    """A fresh process looks for a state to begin from: at donors, then in its own last checkpoint."""
+    donates: bool = True
+    """It gives its state to others."""
+    chunk_s: float = 0.05
+    """How long each part of a donated state takes at the donor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +164,8 @@ class Plan:
         lines = [
             f"seed {self.seed}: M={len(self.learners)} P={s.num_fragments} H={s.sync_period} K={s.min_quorum} "
             f"τ={s.overlap_steps} W={s.snapshot_window} grace={'on' if s.grace else 'off'} apply={s.apply.value} "
-            f"when_short={s.when_short} stale={s.stale} T={s.rounds} liveness={s.liveness_s:g} s",
+            f"when_short={s.when_short} stale={s.stale} T={s.rounds} liveness={s.liveness_s:g} s"
+            + (f" durable every {s.durability_rounds} rounds" if s.reserve else ""),
         ]
         lines += [
             f"  {a.name}: step {a.pace.step_s:g} s ± {a.pace.jitter:.0%}, latency {a.link.latency_s:g} s"

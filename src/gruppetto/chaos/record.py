@@ -20,7 +20,8 @@ RECORDED = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a learner has saved of itself: its core, and what is in its weights."""
+    """What a learner has saved of itself: its core, and what is in its weights. For itself, or as its part of a
+    checkpoint of the whole run."""
 
     state: LearnerState
     bases: Mapping[Fragment, Content]

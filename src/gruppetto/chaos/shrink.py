@@ -117,7 +117,11 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         "when_short": "wait",
         "stale": "reject",
         "apply": "overwrite",
+        "durability": "round",
         "snapshot_window": 2,
+        "norm_gate": "clip",
+        "weight_cap": 8.0,
+        "checkpoint_timeout_s": 600.0,
     }
     for name, value in plain.items():
         if getattr(plan.setting, name) != value:

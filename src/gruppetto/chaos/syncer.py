@@ -8,11 +8,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gruppetto.chaos.cut import Cut, Truth
 from gruppetto.chaos.disk import Commit
+from gruppetto.chaos.gatekeeper import VALUE_NORMS
 from gruppetto.chaos.network import Wire
 from gruppetto.chaos.truth import Content, Work
-from gruppetto.protocol.actions import Fold, Persist, Publish, Send, SyncerAction, TakeOuterStep
+from gruppetto.protocol.actions import (
+    Checkpoint,
+    CheckpointClosed,
+    Fold,
+    Persist,
+    Publish,
+    Send,
+    SyncerAction,
+    TakeOuterStep,
+)
 from gruppetto.protocol.events import (
+    CheckpointRecorded,
     Folded,
     LinkLost,
     OuterStepped,
@@ -26,6 +38,7 @@ from gruppetto.protocol.events import (
 )
 from gruppetto.protocol.messages import Answer, Hello, Welcome
 from gruppetto.protocol.round import Phase
+from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.complaints import Complaints
@@ -44,18 +57,25 @@ _log = logging.getLogger("gruppetto.chaos")
 class SyncerProcess:
     """One life of the syncer. It begins from what is durable, with an epoch of its own."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, alone: bool = True) -> None:
+        """``alone``: no other life is at work on the same state any more."""
         self.world = world
         self.alive, self.over = True, False
-        self.epoch = world.disk.claim_epoch()
+        self.off_guard = False
+        """Stopped behind each of its checks: what is under way is carried out in spite of the fence."""
+        self.legacy = world.disk.claim(alone=alone)
+        self.epoch = self.legacy.epoch
+        world.watch.claimed(self)
         self._rng = random.Random(f"{world.plan.seed} syncer {self.epoch}")
-        commit = world.disk.commit
-        self.published: dict[Fragment, Content] = dict(enumerate(commit.contents)) if commit else {}  # type: ignore[arg-type]
+        commit = self.legacy.commit
+        self.published: dict[Fragment, Content] = {c.fragment: c for c in commit.contents} if commit else {}
         self._pending: dict[Fragment, Content] = {}
         self._merging: dict[Fragment, list[tuple[Work, int]]] = {}
         self.wires: list[Wire] = []
         self._seeder: tuple[LearnerId, Incarnation] | None = None
         self._at_the_door: tuple[Work, int] | None = None
+        self._recorded: tuple[SyncerState, tuple[Content, ...], Truth] | None = None
+        """Its part of the checkpoint that is being taken."""
         self._settling = False
         self._settle_at: float | None = None
         self._merger_free_at = self._disk_free_at = 0.0
@@ -63,13 +83,16 @@ class SyncerProcess:
         self._make_core()
 
     def _make_core(self) -> None:
-        commit = self.world.disk.commit
+        commit, unseen, damaged = self.legacy.commit, self.legacy.unseen, self.legacy.damaged
+        state = commit.state if commit else None
         self.core: SyncerCore = self.world.make_syncer(
             self.world.setting,
             run_id=self.world.run_id,
             layout_hash=self.world.layout_hash,
             epoch=self.epoch,
-            state=commit.state if commit else None,
+            state=state,
+            unseen=unseen,
+            damaged=damaged,
         )
         self.switchboard = Switchboard(self._dress, Complaints(_log))
         if self.world.trace is not None:
@@ -78,20 +101,22 @@ class SyncerProcess:
                 run_id=self.world.run_id,
                 layout_hash=self.world.layout_hash,
                 epoch=self.epoch,
-                state=commit.state if commit else None,
+                state=state,
+                unseen=unseen,
+                damaged=damaged,
             )
             self.world.trace.header(made_of)
         self.world.watch.new_core(self)
 
     def begin(self) -> None:
         """Take up what the last life has left."""
-        if self.world.disk.commit is not None:
+        if self.legacy.commit is not None:
             self.feed(Tick())
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def greet(self, wire: Wire, hello: Hello) -> None:
-        if not self.alive:
+        if not self.alive or not self._has_authority():
             wire.end_of_syncer()
             return
         if self.core.phase is Phase.SEEDING and not self.core.members.connected():
@@ -119,7 +144,7 @@ class SyncerProcess:
         """A contribution and its body are here."""
         self._at_the_door = (work, answer.tokens)
         self.world.watch.at_the_gate(self, answer, work)
-        self.feed(replace(answer, finite=work.finite))
+        self.feed(replace(answer, finite=work.finite, norms=work.norms))
         self._at_the_door = None
 
     def seed(self, learner: LearnerId, incarnation: Incarnation) -> None:
@@ -127,8 +152,9 @@ class SyncerProcess:
         if self._seeder == (learner, incarnation):
             self._seeder = None
             for p in range(self.world.setting.num_fragments):
-                self._pending[Fragment(p)] = self.world.new_content(Fragment(p), Version(0))
-            self.feed(Seeded(learner=learner, incarnation=incarnation))
+                self._pending[Fragment(p)] = self.world.seed_content(Fragment(p))
+            value_norms = (VALUE_NORMS,) * self.world.setting.num_fragments
+            self.feed(Seeded(learner=learner, incarnation=incarnation, value_norms=value_norms))
 
     def die(self, *, silent: bool) -> None:
         """kill −9, or, ``silent``, with its whole machine."""
@@ -139,6 +165,20 @@ class SyncerProcess:
             else:
                 wire.end_of_syncer()
 
+    def step_down(self) -> None:
+        """Another life has the authority: this one ends, for ever."""
+        self.die(silent=False)
+
+    def _dies_at(self, point: str, last_deed: Callable[[], None] | None = None) -> bool:
+        """Crashes are of the present life: one that somebody took over from has its own end coming."""
+        return self is self.world.syncer and self.world.dies_at(point, last_deed)
+
+    def _has_authority(self) -> bool:
+        if self.off_guard or self.world.disk.has_authority(self.epoch):
+            return True
+        self.step_down()
+        return False
+
     def feed(self, event: SyncerEvent) -> None:
         if not self.alive or self.over:
             return
@@ -147,7 +187,7 @@ class SyncerProcess:
         self.world.record(now, "syncer", event, actions)
         self.world.watch.stepped(self, event, actions)
         for action in actions:
-            if self.world.dies_at(type(action).__name__):
+            if self._dies_at(type(action).__name__) or not self.alive:
                 return
             self._perform(action)
         self._plan_wake()
@@ -170,6 +210,10 @@ class SyncerProcess:
                 self._persist(action)
             case Publish():
                 self._publish(action)
+            case Checkpoint():
+                self._record(action)
+            case CheckpointClosed(why=""):
+                self._keep(action)
             case _:
                 pass  # for the record, or bytes that nobody keeps
 
@@ -179,7 +223,8 @@ class SyncerProcess:
 
         def fold() -> None:
             self._merging.setdefault(action.fragment, []).append(arrived)
-            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner))
+            cosine = arrived[0].cosine
+            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine))
 
         self.world.watch.folding(self, action, arrived[0])
         self._merge(self.world.plan.costs.fold_s, fold)
@@ -189,45 +234,89 @@ class SyncerProcess:
         parts = {p: self._merging.pop(p, []) for p in action.fragments}
         for p in action.fragments:
             if p not in diverged:
-                works, booked = [work for work, _ in parts[p]], [tokens for _, tokens in parts[p]]
-                self._pending[p] = self.world.new_content(p, Version(action.round), tuple(works), tuple(booked))
+                works, booked = tuple(work for work, _ in parts[p]), sum(tokens for _, tokens in parts[p])
+                self._pending[p] = self._after(self.published[p], Version(action.round), works, booked)
         self.world.watch.outer_step(self, action, parts)
         stepped = OuterStepped(round=action.round, not_finite=diverged)
         self._merge(self.world.plan.costs.merge_s, lambda: self.feed(stepped))
 
+    def _after(self, base: Content, version: Version, parts: tuple[Work, ...] = (), booked: int = 0) -> Content:
+        self.world.watch.merging(base, parts)
+        return base.then(self.world.new_number(), version, parts, booked)
+
     def _persist(self, action: Persist) -> None:
-        contents = {**self.published, **{p: self._pending[p] for p in action.fragments}}
-        commit = Commit(state=action.state, contents=tuple(contents[p] for p in sorted(contents)))
+        for p in action.fragments:
+            version = action.state.versions[p]
+            if p not in self._pending and self.published[p].version != version:
+                self._pending[p] = self._after(self.published[p], version)  # the same value under a new name
+        contents = {**self.published, **{p: self._pending[p] for p in action.fragments if p in self._pending}}
+        commit = Commit(epoch=self.epoch, state=action.state, contents=tuple(contents[p] for p in sorted(contents)))
 
         def done() -> None:
+            if not self._has_authority():
+                return
             if not self.world.disk.write(self.world.engine.now, commit):
                 self.feed(PersistFailed(round=action.round, why="the disk is full"))
                 if self._settling:
                     self.world.engine.after(1.0, lambda: self.feed(Settle()))
                 return
-            self.world.watch.durable(commit)
-            if self.world.dies_at("Persist+"):
+            self.world.watch.durable(self, commit)
+            if self._dies_at("Persist+"):
                 return
             self.feed(Persisted(round=action.round))
             if self._settling:
                 self._put_away()
 
-        self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
+        self.off_guard = False  # it lasts for one commit, and what that allows to be published
+        if self._has_authority():
+            self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
+            self.world.commit_begun(self)
 
     def _publish(self, action: Publish) -> None:
         news = action.message
+        if not self._has_authority():
+            return
         for p, _ in news.versions:
             self.published[p] = self._pending.pop(p)
-        if self.world.dies_at("Publish+", lambda: self.switchboard.announce(action.to[::2], news)):
+            self.world.watch.published(self, self.published[p])
+        if self._dies_at("Publish+", lambda: self.switchboard.announce(action.to[::2], news)):
             return
         self.switchboard.announce(action.to, news)
         done = Published(round=news.round)
 
         def completed() -> None:
-            if not self.world.dies_at("Published"):
+            if not self._dies_at("Published"):
                 self.feed(done)
 
         self.world.engine.after(self.world.plan.costs.publish_s, lambda: completed() if self.alive else None)
+
+    def _record(self, action: Checkpoint) -> None:
+        contents = tuple(self.published[p] for p in sorted(self.published))
+        self._recorded = action.state, contents, self.world.watch.truth(self)
+        self.world.watch.cut(self, action)
+
+        def done() -> None:
+            if not self._has_authority():
+                return
+            failing = self.world.engine.now < self.world.disk.failing_until
+            self.feed(CheckpointRecorded(mark=action.mark, why="the disk is full" if failing else ""))
+
+        self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
+
+    def _keep(self, action: CheckpointClosed) -> None:
+        """Write its manifest: from then on the checkpoint counts."""
+        assert self._recorded is not None
+        self.world.watch.closed(action)
+        (state, contents, truth), self._recorded = self._recorded, None
+        parts = {(name, life): self.world.parts[action.mark, name, life] for name, life, _ in action.parts}
+        cut = Cut(mark=action.mark, state=state, contents=contents, parts=parts, truth=truth)
+        self.world.watch.cut_closed(cut)
+
+        def done() -> None:
+            if self._has_authority() and self.world.engine.now >= self.world.disk.failing_until:
+                self.world.disk.newest_cut = cut
+
+        self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
 
     def _merge(self, cost_s: float, do: Callable[[], None]) -> None:
         self._merger_free_at = self._queue(self._merger_free_at, cost_s, do)

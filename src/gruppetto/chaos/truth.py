@@ -6,6 +6,7 @@ cores believe with what would be in the weights.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,10 +36,20 @@ class Work:
     base_version: Version
     batches: tuple[Batch, ...]
     finite: bool = True
+    scale: float = 1.0
+    """How many times too long its first piece is."""
+    cosine: float = 0.3
+    """Against the momentum."""
 
     @property
     def tokens(self) -> int:
         return sum(batch.tokens for batch in self.batches)
+
+    @property
+    def norms(self) -> tuple[float, ...]:
+        """Of two pieces. The longer it was worked on the longer, but nobody walks further than his valley is wide."""
+        length = math.sqrt(min(len(self.batches), 8))
+        return (self.scale * length, 2.0 * length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +62,31 @@ class Content:
     version: Version
     parts: tuple[Work, ...] = ()
     """What the outer step that made it has merged."""
-    booked: tuple[int, ...] = ()
-    """The tokens that the syncer's core said were in each part."""
+    base: Content | None = None
+    """What it was made from."""
+    merged: int = 0
+    """The tokens that the syncer's core said were in this value, all together."""
+    batches: frozenset[tuple[int, int]] = frozenset()
+    """(slot, number) of all that is in it."""
+    cursors: tuple[tuple[int, int], ...] = ()
+    """(slot, one past the last batch in it)."""
+
+    def then(self, number: int, version: Version, parts: tuple[Work, ...] = (), booked: int = 0) -> Content:
+        """What an outer step makes of it; or, without parts, the same value under another name."""
+        new = frozenset((batch.slot, batch.number) for work in parts for batch in work.batches)
+        cursors = dict(self.cursors)
+        for slot, batch in new:
+            cursors[slot] = max(cursors.get(slot, 0), batch + 1)
+        return Content(
+            number=number,
+            fragment=self.fragment,
+            version=version,
+            parts=parts,
+            base=self,
+            merged=self.merged + booked,
+            batches=self.batches | new,
+            cursors=tuple(cursors.items()),
+        )
 
 
 class Cargo(Lease):

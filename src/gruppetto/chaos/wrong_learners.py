@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gruppetto.protocol.events import LinkDown, StepDone, StepStarted
+from gruppetto.protocol.events import LinkDown, Recovered, StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Announcement, Ask, Welcome
-from gruppetto.protocol.units import Fragment
+from gruppetto.protocol.units import NEVER, Fragment
 
 __all__ = [
     "AnswersWithoutWork",
     "BeginsItsSlotAgain",
+    "BeginsOnWhateverItFinds",
+    "ForgetsWhatItHeldBack",
     "HeedsEveryEpoch",
     "KeepsOldSnapshots",
     "KeepsTheWorkOfItsLastLife",
@@ -124,3 +126,21 @@ class StaysBehindAfterAReconnect(LearnerCore):
         self._wanted = wanted
         for p, version in enumerate(welcome.versions):
             self._want(Fragment(p), version)
+
+
+class BeginsOnWhateverItFinds(LearnerCore):
+    """The bases of a donor, or of an old checkpoint, are good enough, whatever the Welcome said."""
+
+    def _on_recovered(self, now: float, event: Recovered) -> None:
+        found = {Fragment(p) for p, version in enumerate(event.versions) if version != NEVER}
+        self._held_back = {p: v for p, v in self._held_back.items() if p not in found}
+        super()._on_recovered(now, event)
+
+
+class ForgetsWhatItHeldBack(LearnerCore):
+    """What was announced during the search for a state is never pulled, also if none was found."""
+
+    def _on_recovered(self, now: float, event: Recovered) -> None:
+        super()._on_recovered(now, event)
+        self._out.clear()
+        self._wanted.clear()

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from gruppetto.protocol.actions import Persist, Publish, RoundClosed, Send, SyncerAction, TakeOuterStep
-from gruppetto.protocol.events import OuterStepped, Persisted, PersistFailed, Settle
+from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFailed, Settle
 from gruppetto.protocol.membership import Member, MemberPhase
-from gruppetto.protocol.messages import Answer, Hello, Refusal, RefusalReason, RejectionReason, Welcome
+from gruppetto.protocol.messages import Answer, Donor, Hello, Progress, Refusal, RefusalReason, RejectionReason, Welcome
+from gruppetto.protocol.norms import excess
 from gruppetto.protocol.quorum import Verdict
 from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.state import SyncerState
@@ -20,17 +21,27 @@ __all__ = [
     "AsksForWeightsAgain",
     "AsksOnlyOnce",
     "ComparesDifferences",
+    "ComparesWithWhatItAdmits",
+    "CountsRetriesAsVotes",
     "DoesNotWaitForFolds",
     "ForgetsItsCursors",
     "ForgetsItsRound",
     "ForgetsItsVersions",
+    "ForgetsItsYardsticks",
     "ForgetsTheDead",
+    "ForgetsTheFactor",
     "ForgetsTheQuorum",
     "ForgetsToVoid",
+    "ForgetsWhomItRetired",
+    "FreshLearnersDonate",
+    "FreshLearnersSeed",
     "GivesAnIncarnationTwice",
     "IgnoresEpochs",
     "IgnoresIncarnations",
+    "MistakesTheDirection",
     "PublishesBeforeItPersists",
+    "RefusesAMajority",
+    "RefusesTheQuorum",
     "RefusesWhoComesBack",
     "SettlesNothing",
     "SkipsARound",
@@ -43,6 +54,7 @@ __all__ = [
     "TellsOfARoundTooEarly",
     "TellsOnlyContributors",
     "WantsMoreThanTheQuorum",
+    "WeighsByTokens",
 ]
 
 
@@ -303,3 +315,90 @@ class StepsOnAnEmptyRound(SyncerCore):
         )
         opened.closed_at = opened.asked_at
         return [closed, TakeOuterStep(round=opened.round, fragments=opened.due)]
+
+
+class ComparesWithWhatItAdmits(SyncerCore):
+    """What is too long casts no vote: when everybody grows, the yardstick stays behind for ever."""
+
+    def _vote(self, answer: Answer) -> None:
+        if not self._caps(answer):
+            super()._vote(answer)
+
+
+class ForgetsTheFactor(SyncerCore):
+    """Whoever is longer than usual is too long."""
+
+    def _caps(self, answer: Answer) -> tuple[tuple[int, float], ...]:
+        return excess(answer.norms, self.yardsticks.of(answer.fragment), 1.0)
+
+
+class RefusesAMajority(SyncerCore):
+    """Whoever is too long is refused, however many there are."""
+
+    def _may_refuse(self, too_long: int, live: int) -> bool:
+        return True
+
+
+class RefusesTheQuorum(SyncerCore):
+    """A minority is refused, though the quorum needs it."""
+
+    def _may_refuse(self, too_long: int, live: int) -> bool:
+        return 2 * too_long <= live
+
+
+class CountsRetriesAsVotes(SyncerCore):
+    """A learner that is refused and asked again has a vote for every try."""
+
+    def _vote(self, answer: Answer) -> None:
+        again = self._open is not None and (answer.learner, answer.fragment) in self._open.too_long
+        voter = LearnerId(f"{answer.learner} again") if again else answer.learner
+        self.yardsticks.offered(voter, answer.round, answer.fragment, answer.norms, base_version=answer.base_version)
+
+
+class ForgetsItsYardsticks(SyncerCore):
+    """After a restart anything is as good as anything."""
+
+    def _restore(self, state: SyncerState) -> None:
+        super()._restore(replace(state, yardsticks=(), value_norms=()))
+
+
+class ForgetsWhomItRetired(SyncerCore):
+    """Who slept while its slot was leased to a newcomer speaks on, and nobody heeds it."""
+
+    def _let_in_again(self, now: float, news: Progress) -> None:
+        pass
+
+
+class WeighsByTokens(SyncerCore):
+    """Many steps count as much as many tokens a step."""
+
+    def _weight(self, answer: Answer) -> float:
+        return float(answer.tokens)
+
+
+class MistakesTheDirection(SyncerCore):
+    """Who pulls with the others is taken for one that pulls back."""
+
+    def _on_folded(self, now: float, event: Folded) -> None:
+        super()._on_folded(now, replace(event, cosine=-(event.cosine or 0.0)))
+
+
+class FreshLearnersSeed(SyncerCore):
+    """While nobody is live, a learner that has never synchronised is asked for its first weights, and all is lost."""
+
+    def _welcome(self, member: Member, hello: Hello) -> None:
+        if self.versions and hello.can_seed and not self.members.live():
+            self.phase, self._seeder = Phase.SEEDING, None
+        super()._welcome(member, hello)
+
+
+class FreshLearnersDonate(SyncerCore):
+    """Whoever is connected is named as a donor, also one that is about to begin itself."""
+
+    def _welcome(self, member: Member, hello: Hello) -> None:
+        super()._welcome(member, hello)
+        last = self._out[-1]
+        if isinstance(last, Send) and isinstance(last.message, Welcome) and hello.needs_state:
+            others = [m for m in self.members.connected() if m.donates_at and m is not member]
+            donors = tuple(Donor(learner=m.learner, address=m.donates_at) for m in others)
+            self._out[-1] = replace(last, message=replace(last.message, donors=donors))

@@ -12,8 +12,9 @@ import tyro
 
 from gruppetto.cli.flags import overrides_of, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by, ride_and_report, run_rival
-from gruppetto.config import load_run
+from gruppetto.config import RunConfig, load_run
 from gruppetto.launch.place import run_directory
+from gruppetto.launch.strike import Strike
 from gruppetto.report.rundir import RIVALS, write_report
 
 __all__ = ["main"]
@@ -21,8 +22,17 @@ __all__ = ["main"]
 WELCOME = """\
 Four learners and a syncer train one small language model on this machine, on the source files of this Python.
 dora is about half as fast as the others. Nobody waits for her, and her work counts all the same.
-All share the cores of this machine: what four learners buy here is a lower loss in as many rounds, not time.
+{strike}All share the cores of this machine: what four learners buy here is a lower loss in as many rounds, not time.
 """
+
+
+STRIKE = """\
+In mid-run {learner} is killed (kill -9), and started again. Watch the others.
+"""
+STRUCK = 1
+"""Which learner of the run: one of the fast ones."""
+STRUCK_AT = 0.4
+"""The share of the rounds after which it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,8 @@ class Flags:
     """Where tokenized text is kept between runs."""
     alone: bool = False
     """Leave out the comparison with a single learner."""
+    no_kill: bool = False
+    """Let every learner live."""
     json: bool = False
     """The report as one JSON object on standard output."""
 
@@ -56,8 +68,10 @@ def main(arguments: Sequence[str]) -> int:
     with run_directory(
         flags.out, "demo", overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(config, cache)
     ) as directory:
-        print(WELCOME, file=sys.stderr)
-        report = ride_and_report(config, directory, cache=cache, title="demo")
+        strike = None if flags.no_kill else _strike(config)
+        what = STRIKE.format(learner=strike.learner) if strike is not None else ""
+        print(WELCOME.format(strike=what), file=sys.stderr)
+        report = ride_and_report(config, directory, cache=cache, title="demo", strike=strike)
         if not flags.alone:
             print("For comparison: one learner alone, for as many rounds.", file=sys.stderr)
             alone = directory / RIVALS / "single"
@@ -69,3 +83,10 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print(f"{report.text}\n{directory}")
     return 0
+
+
+def _strike(config: RunConfig) -> Strike | None:
+    """Who dies, and when; nobody in a run of one learner, or of a few rounds."""
+    if len(config.learners) <= STRUCK or config.mode != "decoupled" or config.rounds < 10:
+        return None
+    return Strike(learner=config.learners[STRUCK].name, round=round(STRUCK_AT * config.rounds))

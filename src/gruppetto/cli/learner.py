@@ -18,6 +18,8 @@ __all__ = ["main"]
 
 ENDPOINT_PATIENCE_S = 120.0
 POLL_S = 0.1
+LOCK = ".lock"
+"""Every run directory has one (:mod:`gruppetto.launch.place`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +28,23 @@ class Flags:
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
     """The run's settings: model, data, inner optimizer."""
-    syncer: Annotated[str, tyro.conf.arg(metavar="URL|DIR")] = ""
-    """The syncer's address, or its state directory on this machine."""
+    syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR")] = ""
+    """The syncer's address, with those of its standbys; or its state directory on this machine."""
     name: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """This learner's name in the run; a [[learner]] entry of that name sets its pace."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
     """Where tokenized text is kept between runs."""
+    checkpoints: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where it saves its state now and then; in a run directory beside its log unless said otherwise."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
     """Change one setting; may be given several times."""
+    parts: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where its parts of checkpoints of the whole run are written; in a run directory beside its log, else
+    parts/NAME."""
+    from_: Annotated[str | None, tyro.conf.arg(name="from", metavar="CHECKPOINT")] = None
+    """Go on from a checkpoint of the whole run, or from this learner's part of it."""
     follow_parent: bool = False
     """Stop when standard input closes."""
 
@@ -53,6 +62,11 @@ def main(arguments: Sequence[str]) -> int:
     from gruppetto.config import LearnerEntry, load_run
     from gruppetto.launch.ask import read_token
 
+    part = None
+    if flags.from_ is not None:
+        from gruppetto.launch.resuming import part_of
+
+        part = part_of(Path(flags.from_), flags.name)
     overrides = overrides_of(flags.set, {"syncer.token_file": flags.token_file})
     config = load_run(file, overrides=overrides)
     entry = next((e for e in config.learners if e.name == flags.name), None) or LearnerEntry(name=flags.name)
@@ -68,8 +82,22 @@ def main(arguments: Sequence[str]) -> int:
         token=read_token(config.syncer.token_file),
         cache=Path(flags.cache).expanduser(),
         clock=MonotonicClock(),
+        checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
+        parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
+        part=part,
     )
     return 0
+
+
+def _parts_of(file: Path, name: str) -> Path:
+    """Beside its own checkpoints, which are another thing."""
+    own = _place_for(file, name)
+    return Path("parts") / name if own is None else own.with_name("parts")
+
+
+def _place_for(file: Path, name: str) -> Path | None:
+    """Among what else a run directory keeps of this learner; None if ``file`` does not lie in one."""
+    return file.parent / "learners" / name / "checkpoints" if (file.parent / LOCK).exists() else None
 
 
 def _address(syncer: str) -> str:

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gruppetto.cli.status import gate_lines
 from gruppetto.launch.local import Sight
 from gruppetto.protocol.grace import ema
 from gruppetto.report.story import as_bytes, as_duration
@@ -70,6 +71,7 @@ class LiveView:
             bar,
             Text(self._counts(sight, status)),
             _learners(sight, status),
+            *(Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in gate_lines(status)),
             Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),
             *(Text(f"! {alarm['text']}", style="red") for alarm in status["alarms"][-2:]),
         )
@@ -97,9 +99,10 @@ class LiveView:
         status = sight.status
         if status is None:
             return f"{as_duration(sight.elapsed_s)}: {sight.stage}"
-        states = [f"{name} {each['state']} {each['clock']}" for name, each in status["learners"].items()]
+        states = [f"{name} {_state(sight, name, each)} {each['clock']}" for name, each in status["learners"].items()]
         who = f" · {', '.join(states)}" if states else ""
-        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}"
+        gate = "".join(f" · {line}" for line in gate_lines(status))
+        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{gate}"
 
 
 class _Pace:
@@ -137,12 +140,11 @@ def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:
     names = sorted({*status["learners"], *sight.processes} - {"syncer"})
     for name in names:
         each = status["learners"].get(name, {})
-        process = sight.processes.get(name, {}).get("state", "running")
-        state = each.get("state", "starting") if process in ("running", "done") else process
+        state = _state(sight, name, each)
         loss = each.get("metrics", {}).get("loss")
         table.add_row(
             name,
-            Text(state, style=COLOURS.get(state, "red" if "killed" in state or "failed" in state else "")),
+            Text(state, style=COLOURS.get(state.partition(",")[0], "red" if _is_bad(state) else "")),
             f"{1000 * each['step_s']:.0f} ms" if each.get("step_s") else "–",
             str(each.get("clock", "–")),
             str(each.get("last_merged_round") or "–"),
@@ -150,6 +152,22 @@ def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:
             f"{loss:.3f}" if loss is not None else "–",
         )
     return table
+
+
+def _state(sight: Sight, name: str, each: Mapping[str, Any]) -> str:
+    """What the syncer says of a learner, or its process if that is not well; and how often it was started again."""
+    process = sight.processes.get(name, {})
+    own = process.get("state", "running")
+    state = str(each.get("state", "starting")) if own in ("running", "done") else str(own)
+    count = process.get("restarts", 0)
+    if not count:
+        return state
+    state = "starting" if state == "away" and own == "running" else state
+    return f"{state}, {count} restart{'s' if count > 1 else ''}"
+
+
+def _is_bad(state: str) -> bool:
+    return any(word in state for word in ("killed", "failed", "restarting"))
 
 
 def _processes(sight: Sight) -> Table:

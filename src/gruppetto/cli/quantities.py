@@ -43,8 +43,8 @@ def as_count(text: str, *, where: str) -> int:
     return int(value)
 
 
-def as_seconds(text: str, *, where: str, zero: bool = False, unit: str = "s") -> float:
-    """A duration in seconds; a bare number is in ``unit``. "never" is infinite.
+def as_seconds(text: str, *, where: str, zero: bool = False, unit: str = "s", never: bool = True) -> float:
+    """A duration in seconds; a bare number is in ``unit``. "never" is infinite, where that may ``never`` end.
 
     >>> [as_seconds(text, where="--step") for text in ("400ms", "1.5", "2 min", "1y", "never")]
     [0.4, 1.5, 120.0, 31536000.0, inf]
@@ -52,7 +52,8 @@ def as_seconds(text: str, *, where: str, zero: bool = False, unit: str = "s") ->
     value = _WORDS.get(text.strip().lower())
     if value is None:
         value = _read(text, _SECONDS, default=unit)
-    if value is None or math.isnan(value) or value < 0 or (value == 0 and not zero):
+    endless = value is not None and math.isinf(value) and not never
+    if value is None or math.isnan(value) or value < 0 or (value == 0 and not zero) or endless:
         fix = f"use a duration of {'0 or more' if zero else 'more than 0'}, such as 400ms, 1.5s, 20min, 30d or 1y"
         raise SettingError(f"is {text!r}", where=where, fix=fix)
     return value
@@ -89,13 +90,13 @@ def counted(value: int) -> str:
     """
     for unit, size in (("M", 1_000_000), ("k", 1_000)):
         if value >= size and value % (size // 10) == 0:
-            return f"{value / size:g}{unit}"
+            return f"{value // size}{f'.{tenths}' if (tenths := value % size * 10 // size) else ''}{unit}"
     return f"{value:,}"
 
 
 def _read(text: str, units: Mapping[str, float], *, default: str) -> float | None:
     match = _NUMBER.fullmatch(text.strip())
-    if match is None or not any(c.isdigit() for c in match[1]):
+    if match is None or not any(c.isdigit() for c in match[1].lower().partition("e")[0]):
         return None
     unit = match[2].lower() or default
     if unit not in units:

@@ -22,6 +22,7 @@ from gruppetto.cli.simulate_tables import (
 from gruppetto.errors import SettingError
 from gruppetto.sim.bandwidth import Traffic
 from gruppetto.sim.goodput import ONE_JOB, SYSTEMS, Outcome, run, run_all, tabulate
+from gruppetto.sim.load import check_load
 from gruppetto.sim.paper import CHIPS, LEARNERS
 from gruppetto.sim.scenario import Scenario
 from gruppetto.trace.log import TraceWriter
@@ -42,8 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     scenario = scenario_of(flags)
     jobs = _table_jobs(flags, scenario) if flags.table else _jobs(flags, scenario)
     for system, one, _ in jobs:
+        # Refused before anything has been simulated.
+        check_load(system, one)
         if system == "decoupled":
-            _ = one.setting  # refused before anything has been simulated
+            _ = one.setting
     if flags.trace is not None:
         outcomes = [_traced(jobs, flags.trace)]
     else:

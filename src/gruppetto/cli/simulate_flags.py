@@ -124,7 +124,7 @@ def _spell(flag: str, values: str) -> list[str]:
 def scenario_of(flags: Flags) -> Scenario:
     recovery = FITTED.recovery
     if flags.recovery_s is not None:
-        mean_s = as_seconds(flags.recovery_s, where="--recovery-s")
+        mean_s = as_seconds(flags.recovery_s, where="--recovery-s", never=False)
         recovery = replace(recovery, scale_s=recovery.scale_s * mean_s / recovery.mean_s)
     hardware = Hardware(
         elastic=ElasticCosts(
@@ -134,8 +134,8 @@ def scenario_of(flags: Flags) -> Scenario:
         ),
         recovery=recovery,
         restart=RestartCosts(
-            restart_s=as_seconds(flags.restart_s, where="--restart-s", zero=True),
-            checkpoint_s=as_seconds(flags.checkpoint_s, where="--checkpoint-s"),
+            restart_s=as_seconds(flags.restart_s, where="--restart-s", zero=True, never=False),
+            checkpoint_s=as_seconds(flags.checkpoint_s, where="--checkpoint-s", never=False),
         ),
     )
     stride = flags.stride if flags.stride is not None else (TABLE_STRIDE if flags.table else 1)
@@ -149,7 +149,7 @@ def scenario_of(flags: Flags) -> Scenario:
         stride=at_least_one(stride, "--stride"),
         hardware=hardware,
         causes=tuple(map(_cause, flags.fails)),
-        link=Link(latency_s=as_seconds(flags.latency, where="--latency", zero=True)),
+        link=Link(latency_s=as_seconds(flags.latency, where="--latency", zero=True, never=False)),
         link_outages=_outages(flags.link_fails, "--link-fails"),
         syncer_outages=_outages(flags.syncer_fails, "--syncer-fails"),
         protocol=ProtocolSetting(
@@ -196,4 +196,4 @@ def _outages(text: str | None, where: str) -> Outages | None:
     mtbi, colon, mean = text.partition(":")
     if not colon:
         raise SettingError(f"is {text!r}", where=where, fix="use MTBI:MEAN, such as 6h:60s")
-    return Outages(mtbi_s=as_seconds(mtbi, where=where), mean_s=as_seconds(mean, where=where))
+    return Outages(mtbi_s=as_seconds(mtbi, where=where), mean_s=as_seconds(mean, where=where, never=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,15 @@ from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoE
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
 from gruppetto.trace.log import Record, read_trace
 
-__all__ = ["main", "status_of_directory"]
+__all__ = ["gate_lines", "main", "status_of_directory"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """Say how a run stands: round, learners, what it waits for."""
 
-    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="URL|RUNDIR")] = ()
-    """The address of a syncer, or a run directory on this machine."""
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="URL[,URL]|RUNDIR")] = ()
+    """The address of a syncer, with those of its standbys; or a run directory on this machine."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
     json: bool = False
@@ -132,6 +132,8 @@ def _status_of_ended(report: dict[str, Any], learners: dict[str, Any], *, ended:
             }
             for name in sorted({*learners, *seen})
         },
+        "rejected": report.get("rejected", {}),
+        "clipped": report.get("clipped", {}),
     }
 
 
@@ -152,9 +154,24 @@ def _text(status: dict[str, Any]) -> str:
     for name, each in status["learners"].items():
         step = f"{each['step_s']:.3f} s per step" if each.get("step_s") else "no step yet"
         merged = each.get("last_merged_round")
+        offered = f", norm {each['norm']:.3g}" if each.get("norm") is not None else ""
+        offered += f", cosine {each['cosine']:+.2f}" if each.get("cosine") is not None else ""
         lines.append(
             f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
-            f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}"
+            f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
         )
+    lines += [f"  {line}" for line in gate_lines(status)]
+    lines += [
+        f"  > {back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "
+        f"(found in {back['seconds']:.1f} s)"
+        for back in status.get("recoveries", [])
+        if "donor" in back
+    ]
     lines += [f"  ! {alarm['text']}" for alarm in status.get("alarms", [])]
     return "\n".join(lines)
+
+
+def gate_lines(status: Mapping[str, Any]) -> list[str]:
+    """What the gate did not take as it was, by reason, in one line each; none where there is nothing to say."""
+    said = (("not merged", status.get("rejected")), ("merged for less", status.get("clipped")))
+    return [f"{what}: {', '.join(f'{n} {why}' for why, n in counts.items())}" for what, counts in said if counts]

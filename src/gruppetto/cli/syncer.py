@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,13 @@ import tyro
 from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, read_flags
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config.load import read_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
+from gruppetto.errors import SettingError
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.durable import force_directory, write_durably
+from gruppetto.runtime.run_checkpoint import goes_on_from, install
 from gruppetto.runtime.serving import Endpoint, run_syncer
 from gruppetto.runtime.setting import DEFAULT_LISTEN, SyncerSetting
 from gruppetto.trace.log import TraceWriter
@@ -48,10 +53,14 @@ class Flags:
     """Its key (PEM, not encrypted)."""
     allow_plaintext: bool = False
     """Listen without TLS or a token off this machine, knowingly."""
+    standby: bool = False
+    """Wait until the syncer that uses the same state directory is gone, then take over. Name a trace of its own."""
     exit_when_finished: bool = False
     """Stop after the last round instead of keeping the last weights on offer."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
     """Change one setting; may be given several times."""
+    from_: Annotated[str | None, tyro.conf.arg(name="from", metavar="CHECKPOINT")] = None
+    """Go on from the syncer's part of a checkpoint of the whole run; once, so that it may stay in a service file."""
     follow_parent: bool = False
     """Stop when standard input closes."""
 
@@ -61,8 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     log_to_stderr()
     file = at_most_one(flags.run, "RUN.toml", "syncer")
     kept = Path(flags.state or SyncerPlace().state) / KEPT
-    if file is None and kept.exists():
-        file = str(kept)
+    content: Mapping[str, object] | None = None
+    if file is None and (kept.exists() or kept.is_symlink()):
+        file, content = str(kept), _kept_settings(kept)
         print(f"the settings are those of {kept}, where nothing else is said", file=sys.stderr, flush=True)
     overrides = overrides_of(
         flags.set,
@@ -75,11 +85,22 @@ def main(arguments: Sequence[str]) -> int:
             "syncer.allow_plaintext": "true" if flags.allow_plaintext else None,
         },
     )
-    config = load_run(Path(file) if file else None, overrides=overrides, endless=True)
+    config = load_run(Path(file) if file else None, overrides=overrides, endless=True, content=content)
     setting = _setting(config, exit_when_finished=flags.exit_when_finished)
+    if flags.from_ is not None and not goes_on_from(Path(flags.from_), setting.state):
+        manifest = install(Path(flags.from_), setting.state)
+        print(f"going on from checkpoint {manifest.mark}, round {manifest.round}", file=sys.stderr, flush=True)
     if flags.follow_parent:
         end_with_parent()
     header = {"started_at": wall_time_s()}
+    if flags.standby:
+        with ExitStack() as opened:
+
+            def open_trace() -> TraceWriter:
+                return opened.enter_context(TraceWriter(Path(flags.trace) if flags.trace else None, header))
+
+            run_syncer(config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace)
+        return 0
     with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
         run_syncer(config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config))
     return 0
@@ -103,14 +124,30 @@ def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
         uplink=config.codec.uplink,
         downlink=config.codec.downlink,
         exit_when_finished=exit_when_finished,
+        lease_s=place.lease_s,
+        snapshots_kept=place.snapshots_kept,
         run={"train": msgspec.to_builtins(config.train)},
     )
+
+
+def _kept_settings(kept: Path) -> Mapping[str, object]:
+    """What an earlier start has kept; never silently the defaults. Raises :class:`SettingError`."""
+    content = read_toml(kept)
+    if not content.get("run"):
+        raise SettingError(
+            "has lost the settings of this run (there is no table [run])",
+            where=str(kept),
+            fix="name the run's own RUN.toml, or remove this file to take the defaults",
+        )
+    return content
 
 
 def _ready(endpoint: Endpoint, config: RunConfig) -> None:
     """Say where it is, and keep the settings: a syncer started again without them must not change the run."""
     print(f"{endpoint.url} serves run {endpoint.run_id}", file=sys.stderr, flush=True)
     try:
-        (Path(config.syncer.state) / KEPT).write_text(to_toml(config), encoding="utf-8")
+        kept = Path(config.syncer.state) / KEPT
+        write_durably(kept, [to_toml(config).encode()])
+        force_directory(kept.parent)
     except OSError as error:
         print(f"the settings could not be kept ({error.strerror})", file=sys.stderr, flush=True)

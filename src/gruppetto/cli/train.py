@@ -15,6 +15,7 @@ from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flag
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.errors import DataError, GruppettoError, RunFailed, UserError
 from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
+from gruppetto.launch.strike import Strike
 from gruppetto.report.rundir import Report, write_report
 from gruppetto.runtime.clock import MonotonicClock
 
@@ -92,16 +93,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def ride_and_report(
-    config: RunConfig, directory: Path, *, cache: Path, compare: Sequence[Path] = (), title: str = ""
+    config: RunConfig,
+    directory: Path,
+    *,
+    cache: Path,
+    compare: Sequence[Path] = (),
+    title: str = "",
+    strike: Strike | None = None,
 ) -> Report:
-    """Run ``config`` in a fresh directory, and write its report.
+    """Run ``config`` in a fresh directory, and write its report. ``strike`` is a kill on purpose.
 
     A run that fails leaves what it recorded; one that never began leaves nothing. Raises :class:`RunFailed` after the
     report when the last weights could not be judged.
     """
     unjudged = ""
     try:
-        unjudged = _ride(config, directory, cache=cache, title=title or str(directory))
+        unjudged = _ride(config, directory, cache=cache, title=title or str(directory), strike=strike)
     except GruppettoError as error:
         never_started = not (directory / "processes.json").exists()
         if (isinstance(error, UserError) or never_started) and not has_begun(directory):
@@ -113,14 +120,14 @@ def ride_and_report(
     return report
 
 
-def _ride(config: RunConfig, directory: Path, *, cache: Path, title: str) -> str:
+def _ride(config: RunConfig, directory: Path, *, cache: Path, title: str, strike: Strike | None = None) -> str:
     """Why the last weights were not judged; "" for a run in which all went well."""
     if config.mode == "decoupled":
         from gruppetto.cli.live import LiveView
         from gruppetto.launch.local import run_local
 
         with LiveView(title, config.rounds) as view:
-            return run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show)
+            return run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show, strike=strike)
     run_rival(config, directory, cache=cache)
     return ""
 

@@ -12,6 +12,7 @@ from gruppetto.config.presets import PRESETS
 from gruppetto.config.run import (
     CodecChoice,
     FragmentsChoice,
+    LaunchChoice,
     LearnerEntry,
     MergeChoice,
     Mode,
@@ -24,7 +25,7 @@ from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train.setting import PRESETS as MODEL_PRESETS
 from gruppetto.train.setting import DataSetting, InnerSetting, ModelSetting, TrainSetting, preset
 
-__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run"]
+__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run", "read_toml"]
 
 DEFAULT_ROUNDS = 1000
 """A local run has an end."""
@@ -37,6 +38,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "fragments": tuple(hints_of(FragmentsChoice)),
     "codec": tuple(hints_of(CodecChoice)),
     "syncer": tuple(hints_of(SyncerPlace)),
+    "launch": tuple(hints_of(LaunchChoice)),
     "train": tuple(name for name in hints_of(TrainSetting) if name not in ("model", "data", "inner")),
     "model": ("preset", *hints_of(ModelSetting)),
     "data": tuple(hints_of(DataSetting)),
@@ -60,19 +62,20 @@ def load_run(
     preset: str | None = None,
     overrides: Mapping[str, object] | None = None,
     endless: bool = False,
+    content: Mapping[str, object] | None = None,
 ) -> RunConfig:
     """The run that a file, a preset and the command line describe together.
 
     ``overrides`` maps paths such as ``run.rounds`` to values; a text is read as in TOML. Only a service may be
-    ``endless``, which it is without ``run.rounds``. Raises :class:`SettingError` with the source, the field's path, the
-    value and the fix.
+    ``endless``, which it is without ``run.rounds``. ``content``: what stands in ``file``, if it has been read already.
+    Raises :class:`SettingError` with the source, the field's path, the value and the fix.
     """
     layers: list[_Layer] = []
     if preset is not None:
         check_keys([preset], PRESETS, where="preset")
         layers.append(_layer(PRESETS[preset], f"preset {preset}"))
     if file is not None:
-        layers.append(_layer(_read(file), str(file)))
+        layers.append(_layer(read_toml(file) if content is None else content, str(file)))
     if overrides:
         layers.append(_layer(_nested(overrides), "command line"))
     tables: dict[str, dict[str, object]] = {name: {} for name in TABLES}
@@ -123,6 +126,7 @@ def _composed(
         fragments=made(FragmentsChoice, tables["fragments"], table="fragments"),
         codec=made(CodecChoice, tables["codec"], table="codec"),
         syncer=made(SyncerPlace, tables["syncer"], table="syncer"),
+        launch=made(LaunchChoice, tables["launch"], table="launch"),
         train=train,
         learners=tuple(made(LearnerEntry, entry, table="learner") for entry in learners),
     )
@@ -138,7 +142,8 @@ def _model(table: Mapping[str, object]) -> ModelSetting:
     return model
 
 
-def _read(file: Path) -> Mapping[str, object]:
+def read_toml(file: Path) -> Mapping[str, object]:
+    """The tables in a file. Raises :class:`SettingError`."""
     try:
         if file.exists() and not file.is_file():  # reading a pipe would wait for ever
             raise SettingError("cannot be read (it is not a regular file)", where=str(file), fix="name a RUN.toml")

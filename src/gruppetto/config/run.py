@@ -6,8 +6,9 @@
     [outer]      the syncer's optimizer            [merge]   rules by tensor name
     [fragments]  how the model is cut              [codec]   what travels in how many bits
     [syncer]     where the service listens and keeps its state
+    [launch]     what a local run does with processes that die
     [train]      batches, evaluations, threads     [model] [data] [inner]   what each learner trains, on what, how
-    [[learner]]  one learner: name, slowdown
+    [[learner]]  one learner: name, pace
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gruppetto.train.setting import TrainSetting
 __all__ = [
     "CodecChoice",
     "FragmentsChoice",
+    "LaunchChoice",
     "LearnerEntry",
     "MergeChoice",
     "Mode",
@@ -34,8 +36,10 @@ __all__ = [
     "SyncerPlace",
 ]
 
+MAX_STEP_S = 86_400.0
 MAX_SLOWDOWN = 1e6
 """A step of milliseconds takes an hour then; a sleep knows no longer times than years."""
+MAX_RESTARTS = 1000
 
 Mode = Literal["decoupled", "single", "data-parallel", "diloco"]
 
@@ -137,6 +141,10 @@ class SyncerPlace:
     tls_key: str | None = None
     allow_plaintext: bool = False
     """Listen without TLS off this machine. Whoever is on the network can read and change the weights."""
+    lease_s: float = 10.0
+    """A standby takes over when the syncer has not renewed its lease for so long, though it is not known to be dead."""
+    snapshots_kept: int = 2
+    """Older commits that are kept whole, at least ``run.sync_period`` rounds apart, in case newer ones are damaged."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.listen.rpartition(":")
@@ -144,10 +152,32 @@ class SyncerPlace:
             raise SettingError(
                 f"is {self.listen!r}", where="syncer.listen", fix="use HOST:PORT, for example 127.0.0.1:7171"
             )
+        if not 0 < self.lease_s <= 86_400:
+            raise SettingError(f"is {self.lease_s}", where="syncer.lease_s", fix="use more than 0 seconds, up to a day")
+        if not 0 <= self.snapshots_kept <= 1000:
+            raise SettingError(f"is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000")
         if not self.state:
             raise SettingError("is empty", where="syncer.state", fix="name a directory")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingError("one of tls_cert and tls_key is missing", where="syncer.tls_cert", fix="give both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchChoice:
+    """``[launch]``: what a local run does with a learner or a syncer that dies."""
+
+    restart: bool = True
+    """Start it again, after 0.5 s, then after twice as long each time, up to 30 s; 15 s of life are a new start."""
+    max_restarts: int = 5
+    """A process that has died so often without ever having taken part is given up."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_restarts <= MAX_RESTARTS:
+            raise SettingError(
+                f"is {self.max_restarts}",
+                where="launch.max_restarts",
+                fix=f"use 1 to {MAX_RESTARTS}, or launch.restart = false",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +186,9 @@ class LearnerEntry:
 
     name: str
     slowdown: float = 1.0
+    min_step_s: float = 0.0
+    """A step lasts at least so long; the rest is slept. For fault experiments on a machine that many learners share: a
+    step that is late is then one that was held up, not one that got no processor."""
 
     def __post_init__(self) -> None:
         allowed = all(c.isascii() and (c.isalnum() or c in "._-") for c in self.name)
@@ -170,6 +203,10 @@ class LearnerEntry:
             raise SettingError(
                 f"is {self.slowdown}", where="learner.slowdown", fix=f"use 1 or more, up to {MAX_SLOWDOWN:g}"
             )
+        if not 0 <= self.min_step_s <= MAX_STEP_S:
+            raise SettingError(
+                f"is {self.min_step_s}", where="learner.min_step_s", fix=f"use seconds, 0 to {MAX_STEP_S:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +220,7 @@ class RunConfig:
     fragments: FragmentsChoice = field(default_factory=FragmentsChoice)
     codec: CodecChoice = field(default_factory=CodecChoice)
     syncer: SyncerPlace = field(default_factory=SyncerPlace)
+    launch: LaunchChoice = field(default_factory=LaunchChoice)
     train: TrainSetting = field(default_factory=TrainSetting)
     learners: tuple[LearnerEntry, ...] = ()
 

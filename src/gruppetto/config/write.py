@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from enum import Enum
 
 from gruppetto.config.run import RunConfig
@@ -13,7 +13,7 @@ __all__ = ["to_toml"]
 
 
 def to_toml(config: RunConfig) -> str:
-    """RUN.toml with every setting spelled out; what is None is left out, since that is what leaving it out means.
+    """RUN.toml with every setting spelled out; what is None is left out, where leaving it out means just that.
 
     >>> from gruppetto.config.load import load_run
     >>> print(to_toml(load_run(overrides={"run.num_learners": 2}))[:37])
@@ -30,6 +30,7 @@ def to_toml(config: RunConfig) -> str:
         "fragments": _table(config.fragments),
         "codec": _table(config.codec),
         "syncer": _table(config.syncer),
+        "launch": _table(config.launch),
         "train": train,
         **{name: _table(part) for name, part in nested.items()},
     }
@@ -39,7 +40,12 @@ def to_toml(config: RunConfig) -> str:
 
 
 def _table(setting: object) -> dict[str, object]:
-    return {f.name: getattr(setting, f.name) for f in fields(setting)}  # type: ignore[arg-type]
+    return {f.name: _spelled(getattr(setting, f.name), f.default) for f in fields(setting)}  # type: ignore[arg-type]
+
+
+def _spelled(value: object, default: object) -> object:
+    """None has to be said where leaving it out would mean something else."""
+    return "none" if value is None and default not in (None, MISSING) else value
 
 
 def _section(head: str, values: Mapping[str, object]) -> str:

@@ -8,7 +8,8 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Endpoint:
 
     url: str
     pid: int
+    control: str = field(default="", repr=False)
+    """What it wants to be shown before it takes a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ def find_endpoint(directory: Path) -> Endpoint | None:
     for place in (directory / ENDPOINT_FILE, directory / "syncer" / ENDPOINT_FILE):
         try:
             said = json.loads(place.read_bytes())
-            return Endpoint(url=str(said["url"]), pid=int(said["pid"]))
+            return Endpoint(url=str(said["url"]), pid=int(said["pid"]), control=str(said.get("control", "")))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
@@ -95,8 +98,19 @@ class _NotThereError(AddressError):
     """404: the right kind of server, which has not got it."""
 
 
-def _get(url: str, path: str, token: str | None, limit: int | None) -> tuple[bytes, Mapping[str, str]]:
-    address = SyncerAddress.parse(url)
+def _get(urls: str, path: str, token: str | None, limit: int | None) -> tuple[bytes, Mapping[str, str]]:
+    """Of several addresses the first that serves the run; what is wrong with the last one if none does."""
+    *others, last = SyncerAddress.parse_all(urls)
+    for address in others:
+        with suppress(ConnectionLost, AddressError):
+            return _get_from(address, path, token, limit)
+    return _get_from(last, path, token, limit)
+
+
+def _get_from(
+    address: SyncerAddress, path: str, token: str | None, limit: int | None
+) -> tuple[bytes, Mapping[str, str]]:
+    url = str(address)
     request = urllib.request.Request(address.url(path))
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")

@@ -1,9 +1,9 @@
 """A whole run on this machine: a syncer, its learners and a judge as processes, watched until the run has ended.
 
-A learner that dies is noted, and the others ride on: the run needs its syncer and one learner. What each process says
-is kept in the run directory::
+A learner or a syncer that dies is noted and started again, and the others ride on: the run needs a syncer and one
+learner, or the hope of one. What each process says is kept in the run directory::
 
-    RUNDIR/  run.toml  trace.jsonl  processes.json  evaluation.jsonl (until the end)
+    RUNDIR/  run.toml  trace.jsonl  processes.json  evaluation.jsonl, deaths.jsonl (until the end)
              syncer/ (durable state)  syncer.log  judge.log  learners/NAME/learner.log
 """
 
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +26,12 @@ from gruppetto.config import RunConfig, to_toml
 from gruppetto.errors import GruppettoError, RunFailed, UserError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
 from gruppetto.launch.children import Child, last_words, start, stop
+from gruppetto.launch.deaths import cause_of, note_death
+from gruppetto.launch.restart import Restarts
+from gruppetto.launch.routes import PlainRoutes, Routes
+from gruppetto.launch.strike import Strike
 from gruppetto.numerics.kernels import warm
-from gruppetto.report.rundir import EVALUATION
+from gruppetto.report.rundir import DEATHS, EVALUATION
 from gruppetto.runtime.clock import Clock
 from gruppetto.trace.log import Record, TraceWriter, read_trace
 from gruppetto.train.data import open_data
@@ -34,6 +40,7 @@ __all__ = ["Sight", "run_local"]
 
 _log = logging.getLogger("gruppetto.launch")
 
+SYNCER = "syncer"
 POLL_S = 0.25
 STATUS_EVERY_S = 0.5
 FAREWELL_S = 30.0
@@ -51,23 +58,35 @@ class Sight:
     elapsed_s: float = 0.0
     stage: str = "preparing"
     processes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """pid and state of every process, by name."""
+    """pid, state and number of restarts of every process, by name."""
     status: dict[str, Any] | None = None
     """The syncer's account of itself, as fresh as it could be had."""
     losses: list[tuple[int, float]] = field(default_factory=list)
     """(round, held-out loss of the global model)."""
 
 
-def run_local(config: RunConfig, directory: Path, *, cache: Path, clock: Clock, show: Callable[[Sight], None]) -> str:
+def run_local(
+    config: RunConfig,
+    directory: Path,
+    *,
+    cache: Path,
+    clock: Clock,
+    show: Callable[[Sight], None],
+    strike: Strike | None = None,
+    routes: Routes | None = None,
+    parts: Mapping[str, Path] | None = None,
+) -> str:
     """Run ``config`` in ``directory``, which exists and is empty, until its last round is evaluated and exported.
 
-    ``show`` is called a few times a second. What comes back is why the last weights could not be judged, and "" when
-    they were: the run itself has reached its end either way.
+    ``show`` is called a few times a second; ``strike`` is a kill on purpose; ``routes`` say how processes are called;
+    ``parts`` are those of a checkpoint, by learner, from which the run goes on in a directory that was made ready. What
+    comes back is why the last weights could not be judged, and "" when they were: the run itself has reached its end
+    either way.
 
-    Raises :class:`UserError` for what cannot start, :class:`RunFailed` when the syncer dies, no learner is left, or
-    somebody stops the run. No process is left behind, whatever happens.
+    Raises :class:`UserError` for what cannot start, :class:`RunFailed` when the syncer is dead for good, no learner is
+    left, or somebody stops the run. No process is left behind, whatever happens.
     """
-    run = _LocalRun(config, directory, cache=cache, clock=clock, show=show)
+    run = _LocalRun(config, directory, cache=cache, clock=clock, show=show, strike=strike, routes=routes, parts=parts)
     with _signals(run.stopping):
         run.prepare()
         try:
@@ -80,8 +99,20 @@ def run_local(config: RunConfig, directory: Path, *, cache: Path, clock: Clock, 
 
 class _LocalRun:
     def __init__(
-        self, config: RunConfig, directory: Path, *, cache: Path, clock: Clock, show: Callable[[Sight], None]
+        self,
+        config: RunConfig,
+        directory: Path,
+        *,
+        cache: Path,
+        clock: Clock,
+        show: Callable[[Sight], None],
+        strike: Strike | None = None,
+        routes: Routes | None = None,
+        parts: Mapping[str, Path] | None = None,
     ) -> None:
+        self._routes: Routes = PlainRoutes() if routes is None else routes
+        self._parts = dict(parts or {})
+        """Which learners begin with a part. Once such a one has taken part, its own checkpoints are newer."""
         self.config, self.directory, self.cache = config, directory, cache
         self.stopping: list[str] = []
         """The signal that stops the run, once there is one."""
@@ -95,6 +126,12 @@ class _LocalRun:
         self._judge: Child | None = None
         self._judges = 0
         self._learners: dict[str, Child] = {}
+        self._strike = strike
+        most = config.launch.max_restarts if config.launch.restart else 0
+        self._restarts: dict[str, Restarts] = defaultdict(lambda: Restarts(most=most))
+        self._started_at: dict[str, float] = {}
+        self._buried: set[int] = set()
+        """Process ids of those whose death is known."""
         self._judged_bytes = 0
         self._disk_failed = False
 
@@ -108,30 +145,37 @@ class _LocalRun:
 
     def start(self) -> None:
         """All at once: most of their start-up is imports, and the learners wait for the syncer by themselves."""
-        toml, threads = str(self.directory / "run.toml"), self.config.train.threads
-        state = self.directory / self.config.syncer.state
-        self._syncer = start(
-            "syncer",
-            ["-m", "gruppetto", "syncer", toml, "--state", str(state), "--trace", str(self._trace), "--follow-parent"],
-            self.directory / "syncer.log",
-            threads=1,
-        )
+        self._start_syncer()
         for entry in self.config.learners:
-            self._learners[entry.name] = start(
-                entry.name,
-                [
-                    *("-m", "gruppetto", "learner", toml, "--syncer", str(state), "--name", entry.name),
-                    *("--cache", str(self.cache), "--follow-parent"),
-                ],
-                self.directory / "learners" / entry.name / "learner.log",
-                threads=threads,
-            )
+            self._start_learner(entry.name)
         self._call_judge()
+
+    def _start_syncer(self) -> None:
+        verb = ["syncer", str(self.directory / "run.toml"), "--state", str(self._state), "--trace", str(self._trace)]
+        endpoint = find_endpoint(self._state)
+        if endpoint is not None:
+            # Learners dial the address of the one before.
+            verb += ["--listen", endpoint.url.rpartition("//")[2]]
+        command = self._routes.command(SYNCER, [*verb, "--follow-parent"])
+        self._syncer = start(SYNCER, command, self.directory / "syncer.log", threads=1)
+        self._started_at[SYNCER] = self._clock.now()
+
+    def _start_learner(self, name: str) -> None:
+        verb = ["learner", str(self.directory / "run.toml"), "--syncer", self._routes.syncer_for(name, self._state)]
+        verb += ["--name", name, "--cache", str(self.cache)]
+        if name in self._parts:
+            verb += ["--from", str(self._parts[name])]
+        command = self._routes.command(name, [*verb, "--follow-parent"])
+        log = self.directory / "learners" / name / "learner.log"
+        self._learners[name] = start(name, command, log, threads=self.config.train.threads)
+        self._started_at[name] = self._clock.now()
 
     def ride(self) -> None:
         """Until the last round is closed."""
         while self._phase != "finished":
             self._look("starting" if self._phase in ("", "seeding", "starting") else "training")
+            self._strike_if_due()
+            self._mend()
             self._check_syncer()
             self._check_judge()
             if not self._riding:
@@ -146,9 +190,11 @@ class _LocalRun:
         since = self._clock.now()
         while self._clock.now() - since < FAREWELL_S and (self._open_tokens or self._riding):
             self._look("arriving")
+            self._mend()
             self._check_syncer()
         while self._check_judge() and self._clock.now() - since < JUDGEMENT_S:
             self._look("judging the last weights")
+            self._mend()
             self._check_syncer()
         self._look("done")
         if self._judge.state == "done":
@@ -162,11 +208,63 @@ class _LocalRun:
         if self._syncer is not None:
             stop([self._syncer])
             self._write_processes()
-        try:
-            self._merge_evaluations()
-        except (GruppettoError, OSError) as error:
-            # The report finds them where they are; what ended the run is what has to be heard.
-            _log.warning("the evaluations stay in %s (%s)", self.directory / EVALUATION, error)
+        for name, kept in (("evaluations", EVALUATION), ("deaths", DEATHS)):
+            try:
+                self._merge_notes(self.directory / kept)
+            except (GruppettoError, OSError) as error:
+                # The report finds them where they are; what ended the run is what has to be heard.
+                _log.warning("the %s stay in %s (%s)", name, self.directory / kept, error)
+
+    # ── mending ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _strike_if_due(self) -> None:
+        strike = self._strike
+        if strike is not None and self._round >= strike.round:
+            self._strike = None
+            self._learners[strike.learner].process.kill()
+
+    def _mend(self) -> None:
+        """See who has died, and start again whose time has come. A finished run takes no learner in any more."""
+        now = self._clock.now()
+        for name, child in list(self._needed()):
+            restarts = self._restarts[name]
+            if self._takes_part(name, child):
+                restarts.took_part()
+                self._parts.pop(name, None)
+            if not child.running and child.process.pid not in self._buried:
+                self._buried.add(child.process.pid)
+                self._see_dead(name, child, now)
+            if restarts.is_due(now) and (name == SYNCER or self._phase != "finished"):
+                stop([child])
+                restarts.started()
+                if name == SYNCER:
+                    self._start_syncer()
+                else:
+                    self._start_learner(name)
+
+    def _needed(self) -> Iterator[tuple[str, Child]]:
+        if self._syncer is not None:
+            yield SYNCER, self._syncer
+        yield from self._learners.items()
+
+    def _takes_part(self, name: str, child: Child) -> bool:
+        status = self._sight.status
+        if status is None or not child.running:
+            return False
+        return name == SYNCER or bool(status.get("learners", {}).get(name, {}).get("state") == "live")
+
+    def _see_dead(self, name: str, child: Child, now: float) -> None:
+        code = child.process.returncode
+        if name != SYNCER:
+            self._ask()
+            if code == 0 or self._phase == "finished":
+                return  # it has left, or there was nothing to come back to
+        with suppress(GruppettoError, OSError):  # the log says it too
+            note_death(self.directory, now - self._began, name, code)
+        restarts = self._restarts[name]
+        restarts.died(now, lived_s=now - self._started_at.get(name, now), code=code)
+        what = restarts.given_up or f"started again in {(restarts.due_at or now) - now:g} s"
+        _log.warning("%s died (%s): %s", name, cause_of(code), what)
 
     # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,8 +305,8 @@ class _LocalRun:
 
     def _write_processes(self) -> None:
         """processes.json, for ``gruppetto status RUNDIR``. Whole or not at all: a run does not die of a full disk."""
-        learners = {name: _described(child) for name, child in self._learners.items()}
-        syncer = {"syncer": _described(self._syncer)} if self._syncer else {}
+        learners = {name: self._described(child) for name, child in self._learners.items()}
+        syncer = {SYNCER: self._described(self._syncer)} if self._syncer else {}
         self._sight.processes = {**syncer, **learners}
         content = json.dumps({"stage": self._sight.stage, **syncer, "learners": learners}, indent=2) + "\n"
         path = self.directory / "processes.json"
@@ -220,6 +318,12 @@ class _LocalRun:
             if not self._disk_failed:
                 _log.warning("%s cannot be written (%s)", path, error.strerror)
             self._disk_failed = True
+
+    def _described(self, child: Child) -> dict[str, Any]:
+        restarts, state = self._restarts[child.name], child.state
+        if restarts.due_at is not None:
+            state = f"restarting in {max(0, math.ceil(restarts.due_at - self._clock.now()))} s"
+        return {"pid": child.process.pid, "state": state, "restarts": restarts.count}
 
     @property
     def _phase(self) -> str:
@@ -235,7 +339,13 @@ class _LocalRun:
 
     @property
     def _riding(self) -> bool:
-        return any(child.running for child in self._learners.values())
+        """Somebody rides, or is about to again."""
+        hopeful = self._phase != "finished" and any(self._restarts[name].due_at is not None for name in self._learners)
+        return hopeful or any(child.running for child in self._learners.values())
+
+    @property
+    def _state(self) -> Path:
+        return self.directory / self.config.syncer.state
 
     @property
     def _trace(self) -> Path:
@@ -245,8 +355,10 @@ class _LocalRun:
 
     def _check_syncer(self) -> None:
         assert self._syncer is not None
-        if not self._syncer.running:
-            raise self._failure(f"the syncer is {self._syncer.state}", [self._syncer])
+        if not self._syncer.running and self._restarts[SYNCER].due_at is None:
+            why = self._restarts[SYNCER].given_up
+            because = f" ({why})" if self._restarts[SYNCER].count else ""
+            raise self._failure(f"the syncer is {self._syncer.state}{because}", [self._syncer])
 
     def _call_judge(self) -> None:
         judge = ["-m", "gruppetto.launch.judge", str(self.directory), str(self.cache)]
@@ -275,12 +387,11 @@ class _LocalRun:
         said = last_words(child).removeprefix("gruppetto: ")
         return RunFailed(f"{self.directory}: {what} at round {self._round}: {said} (see {child.log})")
 
-    def _merge_evaluations(self) -> None:
+    def _merge_notes(self, path: Path) -> None:
         """The trace alone tells the whole run, once nobody else writes to it."""
-        path = self.directory / EVALUATION
         if not path.exists() or not self._trace.exists():
             return
-        with TraceWriter(self._trace, {"notes": "evaluation"}) as trace:
+        with TraceWriter(self._trace, {"notes": path.stem}) as trace:
             for record in list(_notes(path)):
                 trace.note(record.t, record.who, record.name, **record.data)
         if not trace.broken:
@@ -289,10 +400,6 @@ class _LocalRun:
 
 def _notes(path: Path) -> Iterator[Record]:
     return (line for line in read_trace(path) if isinstance(line, Record) and line.kind == "note")
-
-
-def _described(child: Child) -> dict[str, Any]:
-    return {"pid": child.process.pid, "state": child.state}
 
 
 @contextmanager

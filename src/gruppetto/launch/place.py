@@ -12,11 +12,11 @@ from typing import BinaryIO
 from gruppetto.errors import DataError, StateError
 from gruppetto.trace.log import Record, is_trace, read_trace
 
-__all__ = ["clear", "has_begun", "holds_run", "run_directory"]
+__all__ = ["clear", "has_begun", "held_directory", "holds_run", "run_directory"]
 
 LOCK = ".lock"
 """Held by whoever runs something in the directory; a process that dies lets go of it, however it dies."""
-SYNCER_LOCK = "*/lock"
+SYNCER_LOCK = "*/epochs/*"
 """A syncer that was started by hand holds its state directory by itself."""
 
 
@@ -51,6 +51,16 @@ def run_directory(
                     pass
             clear(directory)
         yield directory
+
+
+@contextmanager
+def held_directory(directory: Path) -> Iterator[None]:
+    """``directory`` as it is, held until the end of the block. Raises :class:`StateError` while a run goes on in it."""
+    with _held(directory / LOCK):
+        for lock in sorted(directory.glob(SYNCER_LOCK)):
+            with _held(lock):
+                pass
+        yield
 
 
 def holds_run(directory: Path) -> bool:

@@ -6,12 +6,16 @@ Nothing here is private to it. Your own loop can do the same.
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import torch
 
 from gruppetto import Learner
+from gruppetto.attach.checkpoints import Checkpoints
+from gruppetto.attach.part import Parts, load_part
 from gruppetto.config import LearnerEntry, RunConfig
 from gruppetto.errors import LayoutError
 from gruppetto.runtime.clock import Clock
@@ -29,25 +33,48 @@ SAY_EVERY_S = 10.0
 """Between two lines about how the training goes."""
 
 
-def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | None, cache: Path, clock: Clock) -> None:
-    """Train as learner ``entry`` of a run until its last round.
+def ride(
+    config: RunConfig,
+    entry: LearnerEntry,
+    *,
+    syncer: str,
+    token: str | None,
+    cache: Path,
+    clock: Clock,
+    parts: Path,
+    checkpoints: Path | None = None,
+    part: Path | None = None,
+) -> None:
+    """Train as learner ``entry`` of a run until its last round. ``checkpoints``: where it saves its state now and then.
 
     The learning rate follows the newest round that the learner has seen, so that unequal learners anneal together; the
-    data slot and its cursor are the syncer's to give. Raises what :class:`gruppetto.Learner` raises.
+    data slot and its cursor are the syncer's to give. Parts of checkpoints of the whole run are written under
+    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. Raises what :class:`gruppetto.Learner`
+    raises.
     """
     setting = config.train
     torch.set_num_threads(setting.threads)
     data = open_data(setting, cache)
     model = build(setting.model, data.tokenizer.vocab_size)
     optimizer = adamw(model, setting.inner)
-    with Learner(
+    every_rounds = setting.checkpoint_every_rounds
+    saved = Checkpoints(checkpoints) if checkpoints is not None and every_rounds else None
+    writer = Parts(parts, model, optimizer, extra=lambda: {"torch_rng": torch.get_rng_state()})
+    learner = Learner(
         model,
         optimizer,
         syncer=syncer,
         token=token,
         name=entry.name,
         tokens_per_step=setting.tokens_per_step,
-    ) as learner:
+        checkpoints=saved,
+        leave_on_sigterm=threading.current_thread() is threading.main_thread(),
+        on_checkpoint=writer,
+    )
+    if part is not None:
+        torch.set_rng_state(load_part(part, model, optimizer, learner)["torch_rng"])
+        log.info("going on from %s", part)
+    with closing(writer), learner:
         if learner.slot >= setting.data.slots:
             raise LayoutError(
                 f"the syncer leases slot {learner.slot}, but the data is cut for {setting.data.slots}",
@@ -56,13 +83,18 @@ def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | No
             )
         batches = Batches.of(data, setting, slot=learner.slot, cursor=learner.cursor)
         rounds = learner.rounds or config.rounds
-        next_report, said_at = 0, clock.now()
+        next_report, next_save, said_at = 0, learner.round + every_rounds, clock.now()
+        step_began = clock.now()
         for batch in learner.until_finished(batches):
+            if learner.refusal is not None:
+                raise learner.refusal
             began = clock.now()
             loss = backward(model, batch)
             if entry.slowdown > 1:
                 # Inside the step, where a slower machine would spend it.
                 time.sleep((entry.slowdown - 1) * (clock.now() - began))
+            if entry.min_step_s:
+                time.sleep(max(0.0, step_began + entry.min_step_s - clock.now()))
             learner.cursor = batches.cursor
             if learner.round >= next_report:
                 learner.report(loss=loss)
@@ -76,4 +108,7 @@ def ride(config: RunConfig, entry: LearnerEntry, *, syncer: str, token: str | No
                 rate=learning_rate(setting.inner, learner.round, rounds),
                 clip_norm=setting.inner.clip_norm,
             )
+            if saved is not None and learner.round >= next_save and saved.save(model, optimizer, learner):
+                next_save = learner.round + every_rounds
+            step_began = clock.now()
     log.info("left at round %d of %d", learner.round, rounds)

@@ -4,6 +4,7 @@
 layout           which tensors a model has, and a hash of it
 fragments        how they are cut into fragments
 merge            how outer gradients become one: the definitions, and which tensor takes which
+direction        where a contribution points, against the momentum
 outer            what is done with the merged gradient: the definitions, presets, the automatic choice
 codec            how values become bytes
 inspection       norms and the finite check, chunk by chunk, before anything is folded

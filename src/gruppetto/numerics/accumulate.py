@@ -9,6 +9,14 @@ final pass, fused with the outer optimizer, are left to do. Per piece the accumu
 with weights relative to the first, so that ``total`` stays in the range of the gradients themselves. The
 merge is then one number a piece times ``total``: 1/W for the mean, (radius / W) / ‖total‖ for rda.
 
+``clipped-rda`` keeps (w_m, ‖Δ_m‖) of every contribution beside that and decides on the length at the end.
+The pieces of ``trimmed`` and ``median`` are *gathered*: a copy of each contribution until the outer step,
+float32, so M times the size of those pieces, for the fragments of one round. :data:`MOST_GATHERED_BYTES`
+bounds what a run may ask for.
+
+A contribution that is too long somewhere is folded with *caps* (section 6): a piece with a cap counts as if
+it were that long, with its own direction, in the same pass.
+
 Two departures from :mod:`gruppetto.numerics.merge`, the definition:
 
 * Where directions cancel, the definition falls back to the plain mean. That needs a second sum, which is
@@ -32,17 +40,30 @@ from gruppetto.numerics.codec import CODECS, Buffer, Codec
 from gruppetto.numerics.fragments import FragmentSpec
 from gruppetto.numerics.inspection import Inspection, inspect
 from gruppetto.numerics.kernels import Float32
-from gruppetto.numerics.merge import DEGENERATE_BELOW, FAR_APART, NO_DIRECTION_BELOW
+from gruppetto.numerics.merge import (
+    DEGENERATE_BELOW,
+    FAR_APART,
+    GATHERING,
+    MERGE_RULES,
+    NO_DIRECTION_BELOW,
+    clipped_radius,
+)
 from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterState
 
-__all__ = ["KEEP_PLAIN_NUMEL", "Accumulator", "FoldStats", "StepStats"]
+__all__ = ["GATHERING", "KEEP_PLAIN_NUMEL", "MOST_GATHERED_BYTES", "Accumulator", "FoldStats", "StepStats"]
 
 KEEP_PLAIN_NUMEL = 65_536
+
+MOST_GATHERED_BYTES = 8 * 2**30
+"""Of one fragment, from as many learners as there are data slots. A run that could need more is refused."""
+
+
+Caps = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FoldStats:
-    """What was folded: the norm of each piece, float64 [pieces]; if not ``finite``, nothing was."""
+    """What was offered: the norm of each piece, float64 [pieces]; if not ``finite``, nothing was folded."""
 
     norm: NDArray[np.float64]
     finite: bool
@@ -81,13 +102,17 @@ class Accumulator:
 
     def __init__(self, spec: FragmentSpec, rules: Sequence[str]) -> None:
         assert len(rules) == len(spec.pieces)
-        assert set(rules) <= {"mean", "rda"}, "only these have a streaming form"
+        assert set(rules) <= set(MERGE_RULES)
         self.spec = spec
+        self._rules = tuple(rules)
         self._starts, self._stops = spec.bounds()
-        self._is_rda = np.array([rule == "rda" for rule in rules], bool)
+        self._is_rda = np.array([rule in ("rda", "clipped-rda") for rule in rules], bool)
+        self._is_clipped = np.array([rule == "clipped-rda" for rule in rules], bool)
+        self._gathers = tuple(p for p, rule in enumerate(rules) if rule in GATHERING)
         self._total = np.zeros(spec.numel, np.float32)
         numel = self._stops - self._starts
-        self._keeps_plain = self._is_rda & (numel <= KEEP_PLAIN_NUMEL)
+        self._is_large = numel > KEEP_PLAIN_NUMEL
+        self._keeps_plain = self._is_rda & ~self._is_clipped & ~self._is_large
         ends = np.cumsum(np.where(self._keeps_plain, numel, 0))
         self._plain = np.zeros(int(ends[-1]) if len(ends) else 0, np.float32)
         self._plain_starts = np.where(self._keeps_plain, ends - numel, -1)
@@ -97,30 +122,34 @@ class Accumulator:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything but keep the buffers: memory touched for the first time is slow."""
+        """Forget everything but keep the buffers: memory touched for the first time is slow. What was gathered goes."""
         self.num_folded = 0
         self.degenerate: tuple[str, ...] = ()
         self._first_weight = 0.0
         self._relative_weight = 0.0
         self._spent = False
+        self._weights: list[float] = []
+        self._norms: list[NDArray[np.float64]] = []
+        self._gathered: dict[int, list[Float32]] = {p: [] for p in self._gathers}
 
     @property
     def total_weight(self) -> float:
         """The sum of the weights folded."""
         return self._first_weight * self._relative_weight
 
-    def fold(self, delta: Float32, weight: float, inspection: Inspection | None = None) -> FoldStats:
+    def fold(self, delta: Float32, weight: float, inspection: Inspection | None = None, caps: Caps = ()) -> FoldStats:
         """Fold in one flat outer gradient [numel]."""
         assert delta.dtype == np.float32
-        return self.fold_encoded(np.ascontiguousarray(delta).view(np.uint8), CODECS["fp32"], weight, inspection)
+        return self.fold_encoded(np.ascontiguousarray(delta).view(np.uint8), CODECS["fp32"], weight, inspection, caps)
 
     def fold_encoded(
-        self, payload: Buffer, codec: Codec, weight: float, inspection: Inspection | None = None
+        self, payload: Buffer, codec: Codec, weight: float, inspection: Inspection | None = None, caps: Caps = ()
     ) -> FoldStats:
         """Fold in one payload, decoding as it goes; one pass if its inspection is at hand, else two.
 
         A payload that is not finite is left out, and a weight of zero changes nothing. What is folded
-        stays: every other gate comes first. Raises :class:`ProtocolError` for a payload of the wrong
+        stays: every other gate comes first. ``caps`` are pairs of a piece and the norm that it counts with.
+        Raises :class:`ProtocolError` for a payload of the wrong
         length.
         """
         assert math.isfinite(weight) and weight >= 0
@@ -130,10 +159,15 @@ class Accumulator:
         stats = FoldStats(norm=seen.norm, finite=seen.finite)
         if not stats.finite or weight == 0:
             return stats
+        counted, shrunk = stats.norm.copy(), np.ones(len(stats.norm))
+        for p, cap in caps:
+            if stats.norm[p] > cap:
+                counted[p], shrunk[p] = cap, cap / stats.norm[p]
         if self.num_folded == 0:
-            self._start(words, seen.norm_sq, weight)
+            self._start(words, counted, shrunk, weight)
         else:
-            self._add(words, stats.norm, weight / self._first_weight)
+            self._add(words, stats.norm, counted, shrunk, weight / self._first_weight)
+        self._remember(words, counted, shrunk, weight)
         self.num_folded += 1
         return stats
 
@@ -146,6 +180,8 @@ class Accumulator:
             merged[piece] *= scales[p]
             if fall_back[p]:
                 merged[piece] = self._plain_of(p) * np.float32(1 / self._relative_weight)
+            if p in self._gathers and self.num_folded:
+                merged[piece] = self._merge_gathered(p)
         return merged
 
     def outer_step(self, theta: Float32, state: OuterState, optimizer: str, lr: float, momentum: float) -> StepStats:
@@ -163,6 +199,12 @@ class Accumulator:
             piece[:] = self._plain_of(p)
             scales[p] = 1 / self._relative_weight
             self._norm_sq[p] = np.sum(np.square(piece, dtype=np.float64))
+        for gathered in self._gathers:
+            p = np.intp(gathered)
+            piece = self._total[self._starts[p] : self._stops[p]]
+            piece[:] = self._merge_gathered(gathered)
+            scales[p] = 1.0
+            self._norm_sq[p] = np.sum(np.square(piece, dtype=np.float64))
         merged_norm = scales.astype(np.float64) * np.sqrt(self._norm_sq)
         update_sq = theta_sq = math.nan
         if np.isfinite(merged_norm).all():
@@ -177,22 +219,40 @@ class Accumulator:
             degenerate=self.degenerate,
         )
 
-    def _start(self, words: NDArray[np.generic], norm_sq: NDArray[np.float64], weight: float) -> None:
-        """The first gradient is kept as it is: a round of one learner passes it on bit for bit."""
+    def _start(
+        self,
+        words: NDArray[np.generic],
+        norm: NDArray[np.float64],
+        shrunk: NDArray[np.float64],
+        weight: float,
+    ) -> None:
+        """The first gradient is kept as it is, but for caps: a round of one learner passes it on bit for bit."""
         kernels.decode(words, self._total)
+        for p in np.flatnonzero(shrunk < 1):
+            self._total[self._starts[p] : self._stops[p]] *= np.float32(shrunk[p])
         for p in np.flatnonzero(self._keeps_plain):
             self._plain_of(p)[:] = self._total[self._starts[p] : self._stops[p]]
-        self._norm_sq[:] = norm_sq
-        self._unit[:] = self._radius[:] = np.sqrt(norm_sq)
+        self._norm_sq[:] = np.square(norm)
+        self._unit[:] = self._radius[:] = norm
         self._first_weight, self._relative_weight = weight, 1.0
 
-    def _add(self, words: NDArray[np.generic], norm: NDArray[np.float64], weight: float) -> None:
-        self._unit = np.where(self._unit > 0, self._unit, norm)
-        for p in np.flatnonzero(self._is_rda & (norm > FAR_APART * self._unit)):
-            self._measure_anew(p, float(norm[p]))
-        pointing = norm > NO_DIRECTION_BELOW * self._unit
+    def _add(
+        self,
+        words: NDArray[np.generic],
+        norm: NDArray[np.float64],
+        counted: NDArray[np.float64],
+        shrunk: NDArray[np.float64],
+        weight: float,
+    ) -> None:
+        """``norm`` is how long the pieces are, ``counted`` how long they count, ``shrunk`` the one by the other."""
+        self._unit = np.where(self._unit > 0, self._unit, counted)
+        for p in np.flatnonzero(self._is_rda & (counted > FAR_APART * self._unit)):
+            self._measure_anew(p, float(counted[p]))
+        pointing = counted > NO_DIRECTION_BELOW * self._unit
         direction = weight * np.divide(self._unit, norm, out=np.zeros_like(norm), where=pointing)
-        scales = np.where(self._is_rda, direction, weight).astype(np.float32)
+        plain = (weight * shrunk).astype(np.float32)
+        scales = np.where(self._is_rda, direction, plain).astype(np.float32)
+        scales[list(self._gathers)] = 0.0
         kernels.fold(
             self._total,
             words,
@@ -202,10 +262,28 @@ class Accumulator:
             self._norm_sq,
             self._plain,
             self._plain_starts,
-            np.float32(weight),
+            plain,
         )
-        self._radius += weight * norm
+        self._radius += weight * counted
         self._relative_weight += weight
+
+    def _remember(
+        self, words: NDArray[np.generic], counted: NDArray[np.float64], shrunk: NDArray[np.float64], weight: float
+    ) -> None:
+        """What the rules need that look at all contributions at the end."""
+        if self._gathers or self._is_clipped.any():
+            self._weights.append(weight)
+        if self._is_clipped.any():
+            self._norms.append(counted)
+        for p in self._gathers:
+            values = np.empty(self._stops[p] - self._starts[p], np.float32)
+            kernels.decode(words[self._starts[p] : self._stops[p]], values)
+            if shrunk[p] < 1:
+                values *= np.float32(shrunk[p])
+            self._gathered[p].append(values)
+
+    def _merge_gathered(self, p: int) -> Float32:
+        return MERGE_RULES[self._rules[p]](self._gathered[p], self._weights)
 
     def _measure_anew(self, p: int | np.signedinteger, unit: float) -> None:
         """Take another unit for a piece whose first norm was next to nothing: in that one the others overflow."""
@@ -225,9 +303,12 @@ class Accumulator:
             length = np.sqrt(self._norm_sq)
             cancelled = self._is_rda & (length <= DEGENERATE_BELOW * self._unit * self._relative_weight)
             follows = self._is_rda & ~cancelled
-            np.divide(self._radius / self._relative_weight, length, out=scales, where=follows)
+            radius = self._radius / self._relative_weight
+            for p in np.flatnonzero(self._is_clipped):
+                radius[p] = clipped_radius([float(norm[p]) for norm in self._norms], self._weights)
+            np.divide(radius, length, out=scales, where=follows)
             scales[cancelled] = 0.0
-        lost = cancelled & ~self._keeps_plain & (self._radius > 0)
+        lost = cancelled & self._is_large & (self._radius > 0)
         self.degenerate = tuple(self.spec.pieces[p].name for p in np.flatnonzero(lost))
         return scales.astype(np.float32), cancelled & self._keeps_plain
 

@@ -35,6 +35,7 @@ __all__ = [
     "fold",
     "nesterov_step",
     "read_only",
+    "sample_products",
     "sgd_step",
     "sum_squares",
     "warm",
@@ -186,11 +187,11 @@ def fold(
     squares: NDArray[np.float64],
     plain: Float32,
     plain_starts: NDArray[np.int64],
-    weight: np.float32,
+    plain_scales: Float32,
 ) -> None:
     """total += scales[piece] · words, and ``squares`` ← the squared norm of each piece of the new total.
 
-    Pieces with ``plain_starts[p] >= 0`` are also added, times ``weight``, to ``plain`` at that place.
+    Pieces with ``plain_starts[p] >= 0`` are also added, times ``plain_scales[p]``, to ``plain`` at that place.
     """
     scratch = np.empty(BLOCK, np.float32)
     for p in range(starts.shape[0]):
@@ -203,8 +204,30 @@ def fold(
             found += _trusted(_add_block(block, delta, scales[p]), block)
             if plain_starts[p] >= 0:
                 at = plain_starts[p] - start
-                _add_plain(plain[at + lo : at + hi], delta, weight)
+                _add_plain(plain[at + lo : at + hi], delta, plain_scales[p])
         squares[p] = found
+
+
+@_reduction
+def _block_product(a: Float32, b: Float32) -> float:
+    total = 0.0
+    for i in range(a.shape[0]):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total
+
+
+@_kernel
+def sample_products(words: NDArray[Any], other: Float32, stride: int) -> tuple[float, float, float]:
+    """⟨words, other⟩, ‖words‖² and ‖other‖², of every ``stride``-th block."""
+    scratch = np.empty(BLOCK, np.float32)
+    both, mine, its = 0.0, 0.0, 0.0
+    for lo in range(0, words.shape[0], stride * BLOCK):
+        hi = min(lo + BLOCK, words.shape[0])
+        x, y = _decode(words[lo:hi], scratch), other[lo:hi]
+        both += _block_product(x, y)
+        mine += _block_squares(x)
+        its += _block_squares(y)
+    return both, mine, its
 
 
 @_kernel
@@ -315,7 +338,8 @@ def warm() -> None:
     for words in (np.ones(1, np.float32), np.ones(1, np.uint16)):
         given = read_only(words)
         sum_squares(given, 0, starts, stops, squares)
-        fold(one.copy(), given, starts, stops, one, squares, one.copy(), starts, half)
+        fold(one.copy(), given, starts, stops, one, squares, one.copy(), starts, one)
+        sample_products(given, read_only(one), 1)
         decode(given, one.copy())
         encode(read_only(one), words)
         encode_difference(read_only(one), read_only(one), words)

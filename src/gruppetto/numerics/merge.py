@@ -12,6 +12,9 @@ With φ(x) = x/‖x‖ and φ(0) = 0::
 A plain mean of M orthogonal gradients is √M shorter than any of them, so every M would want its own outer
 learning rate; ``rda`` keeps the length.
 
+Three robust rules stand beside them, for runs among learners that are not all trusted. One bad learner of five moves
+``trimmed``, ``median`` and ``clipped-rda`` by a bounded amount, whatever it sends; it moves the two above anywhere.
+
 >>> import numpy as np
 >>> across, up = np.float32([3, 0]), np.float32([0, 3])
 >>> mean([across, up], [1.0, 1.0])
@@ -25,13 +28,30 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from statistics import median_low
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gruppetto.errors import SettingError
 from gruppetto.numerics.kernels import Float32
 
-__all__ = ["DEGENERATE_BELOW", "MERGE_RULES", "MergeRule", "mean", "rda", "rule_for"]
+__all__ = [
+    "CLIP_RADIUS_AT",
+    "DEGENERATE_BELOW",
+    "GATHERING",
+    "MERGE_RULES",
+    "TRIM_SHARE",
+    "MergeRule",
+    "clipped_radius",
+    "clipped_rda",
+    "mean",
+    "median",
+    "rda",
+    "rule_for",
+    "trimmed",
+]
 
 MergeRule = Callable[[Sequence[Float32], Sequence[float]], Float32]
 
@@ -45,6 +65,14 @@ M honest learners come nowhere near: orthogonal gradients still have a mean dire
 
 FAR_APART = 1e12
 """Between norms further apart than this, float32 has no room for both in the unit of the smaller."""
+
+TRIM_SHARE = 0.2
+"""Of the learners, at either end: one of five."""
+
+CLIP_RADIUS_AT = 2.0
+"""Times the lower median of the norms."""
+
+STRIDE = 1 << 14
 
 NO_DIRECTION_BELOW = 1e-30
 """A gradient shorter than this share of the longest has no direction that float32 could be scaled up to."""
@@ -68,14 +96,71 @@ def rda(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
     if len(used) < 2:
         return mean(deltas, weights)
     norms = [_norm(delta) for delta, _ in used]
+    radius = sum(weight * norm for (_, weight), norm in zip(used, norms, strict=True)) / sum(w for _, w in used)
+    merged = _along_the_mean_direction(used, norms, radius)
+    return mean(deltas, weights) if merged is None else merged
+
+
+def clipped_rda(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
+    """``rda`` with a length that no minority can stretch: norms count up to twice their lower median.
+
+    Norms of zero are left out of the median: a tensor that most learners had no use for is not therefore still. Where
+    the directions cancel the result is zero, since a plain mean would be as long as the longest of them.
+    """
+    used = _used(deltas, weights)
+    if len(used) < 2:
+        return mean(deltas, weights)
+    norms = [_norm(delta) for delta, _ in used]
+    merged = _along_the_mean_direction(used, norms, clipped_radius(norms, [weight for _, weight in used]))
+    return np.zeros_like(deltas[0]) if merged is None else merged
+
+
+def clipped_radius(norms: Sequence[float], weights: Sequence[float]) -> float:
+    """The weighted mean of norms, each clipped at twice the lower median of those that are not zero.
+
+    >>> clipped_radius([1.0, 1.0, 1000.0], [1.0, 1.0, 2.0])
+    1.5
+    """
+    most = CLIP_RADIUS_AT * median_low([norm for norm in norms if norm > 0] or [0.0])
+    return sum(weight * min(norm, most) for norm, weight in zip(norms, weights, strict=True)) / sum(weights)
+
+
+def trimmed(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
+    """The coordinate-wise trimmed mean: without the smallest and the largest values, the others averaged by weight.
+
+    Of M learners :data:`TRIM_SHARE` · M, rounded down, are left out at either end, at least one if there are three.
+    They are counted, not weighed, so that nobody's token counts keep it in. Of equal values the lighter goes first.
+
+    >>> trimmed([np.float32([v]) for v in (1, 2, 3, 4, 1000)], [1.0, 1.0, 1.0, 2.0, 5.0])
+    array([3.25], dtype=float32)
+    """
+    used = _used(deltas, weights)
+    return mean(deltas, weights) if len(used) < 3 else _by_coordinate(used, _trimmed_mean)
+
+
+def median(deltas: Sequence[Float32], weights: Sequence[float]) -> Float32:
+    """The plain coordinate-wise median, the mean of the two middle ones if they are even in number.
+
+    Weights decide only who counts, those above zero: by weight, one heavy learner would decide alone.
+
+    >>> median([np.float32([v]) for v in (1, 2, 1000)], [1.0, 1.0, 5.0])
+    array([2.], dtype=float32)
+    """
+    used = _used(deltas, weights)
+    return mean(deltas, weights) if len(used) < 2 else _by_coordinate(used, _middle)
+
+
+def _along_the_mean_direction(
+    used: Sequence[tuple[Float32, float]], norms: Sequence[float], radius: float
+) -> Float32 | None:
+    """The mean direction, ``radius`` long; None where the directions cancel."""
     total = sum(weight for _, weight in used)
     unit = _unit(norms)
     pointing = [n > NO_DIRECTION_BELOW * unit for n in norms]
     direction = _sum([(d, w * unit / n if p else 0.0) for (d, w), n, p in zip(used, norms, pointing, strict=True)])
     length = _norm(direction)
     if length <= DEGENERATE_BELOW * unit * total:
-        return mean(deltas, weights)
-    radius = sum(weight * norm for (_, weight), norm in zip(used, norms, strict=True)) / total
+        return None
     return np.float32(radius / length) * direction
 
 
@@ -91,7 +176,46 @@ def _unit(norms: Sequence[float]) -> float:
     return unit
 
 
-MERGE_RULES: dict[str, MergeRule] = {"mean": mean, "rda": rda}
+def _by_coordinate(
+    used: Sequence[tuple[Float32, float]], rule: Callable[[Float32, NDArray[np.float64]], Float32]
+) -> Float32:
+    """Apply ``rule``: values [M, n], weights [M] → [n], in strides that stay in the cache."""
+    merged = np.empty_like(used[0][0])
+    flat, weights = merged.reshape(-1), np.array([weight for _, weight in used])
+    columns = [delta.reshape(-1) for delta, _ in used]
+    for lo in range(0, flat.size, STRIDE):
+        flat[lo : lo + STRIDE] = rule(np.stack([column[lo : lo + STRIDE] for column in columns]), weights)
+    return merged
+
+
+def _trimmed_mean(values: Float32, weights: NDArray[np.float64]) -> Float32:
+    count = len(weights)
+    cut = max(1, int(TRIM_SHARE * count))
+    by_weight = np.broadcast_to(weights[:, None], values.shape)
+    kept = np.lexsort((by_weight, values), axis=0)[cut : count - cut]
+    middle, w = np.take_along_axis(values, kept, axis=0).astype(np.float64), weights[kept]
+    merged: Float32 = ((w * middle).sum(axis=0) / w.sum(axis=0)).astype(np.float32)
+    return merged
+
+
+def _middle(values: Float32, weights: NDArray[np.float64]) -> Float32:
+    ordered, half = np.sort(values, axis=0), len(values) // 2
+    if len(values) % 2:
+        return cast(Float32, ordered[half])
+    low, high = np.float32(0.5) * ordered[half - 1], np.float32(0.5) * ordered[half]  # their sum may overflow
+    return cast(Float32, low + high)
+
+
+MERGE_RULES: dict[str, MergeRule] = {
+    "mean": mean,
+    "rda": rda,
+    "trimmed": trimmed,
+    "median": median,
+    "clipped-rda": clipped_rda,
+}
+
+GATHERING = frozenset({"trimmed", "median"})
+"""Rules that need all contributions at once. The others are folded one by one, in memory that does not grow with M."""
 
 _EMBEDDING = re.compile(
     r"(?:^|\.)(?:"

@@ -2,6 +2,7 @@
 
 The order rule of the syncer: ``TakeOuterStep`` → ``Persist`` → ``Publish``. A shell starts one only after the
 completion event of the one before has been fed back, so what a learner has seen always survives the syncer (section 9).
+With ``durability = "interval"`` a commit allows some rounds after it to be published without one of their own.
 """
 
 from __future__ import annotations
@@ -14,18 +15,23 @@ from gruppetto.protocol.messages import (
     Answer,
     ApplyMode,
     Deferred,
+    Donor,
     FromSyncer,
     Goodbye,
+    Marked,
     Progress,
     RejectionReason,
 )
-from gruppetto.protocol.state import SyncerState
-from gruppetto.protocol.units import Fragment, LearnerId, Round, Version
+from gruppetto.protocol.state import LearnerState, SyncerState
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = [
     "Alarm",
     "AlarmKind",
     "Apply",
+    "Checkpoint",
+    "CheckpointClosed",
+    "CheckpointRefused",
     "Drop",
     "Fold",
     "LearnerAction",
@@ -34,7 +40,9 @@ __all__ = [
     "Publish",
     "Pull",
     "QuorumMet",
+    "Recover",
     "RoundClosed",
+    "SaveState",
     "Seed",
     "Send",
     "SyncerAction",
@@ -52,6 +60,9 @@ class AlarmKind(StrEnum):
     NOT_FINITE = "not-finite"
     PERSIST_FAILED = "persist-failed"
     ONE_LEARNER = "one-learner"
+    DIRECTION = "direction"
+    WENT_BACK = "went-back"
+    DAMAGED = "damaged"
 
 
 # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -74,7 +85,9 @@ class Fold:
     fragment: Fragment
     learner: LearnerId
     weight: float
-    """w = c_tokens² / c_steps (section 4), not normalised."""
+    """w = c_tokens² / c_steps (section 4), not normalised, and capped (section 6)."""
+    caps: tuple[tuple[int, float], ...] = ()
+    """(piece, norm): these pieces are folded as if they were that long; their direction stays. Mostly empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +168,37 @@ class Alarm:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Record the syncer's part of a checkpoint: ``state``, and the published value of every fragment, which is that of
+    the newest commit. Completed by :class:`~gruppetto.protocol.events.CheckpointRecorded`."""
+
+    mark: str
+    round: Round
+    state: SyncerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointClosed:
+    """Everybody has answered, or is left out: the checkpoint counts from now on, unless ``why`` says what it lacks."""
+
+    mark: str
+    round: Round
+    parts: tuple[tuple[LearnerId, Incarnation, str], ...]
+    """Who is in it, and where its part lies, by its own word."""
+    left_out: tuple[tuple[LearnerId, str], ...]
+    """Who is not, and why."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRefused:
+    """No checkpoint is taken now."""
+
+    mark: str
+    why: str
+
+
 # ── a learner ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -185,11 +229,50 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recover:
+    """Find a state to begin from: ask the donors, then what this learner has saved. Nothing is pulled meanwhile.
+
+    Completed by :class:`~gruppetto.protocol.events.Recovered`, also when nothing was found.
+    """
+
+    donors: tuple[Donor, ...]
+    versions: tuple[Version, ...]
+    """What the bases have to be, or newer; the version vector of the Welcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeSnapshot:
     """Copy these fragments of the model to host memory, now. They replace the snapshots of the last boundary."""
 
     fragments: tuple[Fragment, ...]
 
 
-SyncerAction = Send | Fold | Drop | TakeOuterStep | Persist | Publish | QuorumMet | RoundClosed | MemberChanged | Alarm
-LearnerAction = Answer | Deferred | Progress | Goodbye | Seed | Pull | Apply | TakeSnapshot
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveState:
+    """Save the learner's part of a checkpoint, as everything is now, between the actions before and those after this
+    one: model, optimizer, bases, and ``state`` for the core. Completed by
+    :class:`~gruppetto.protocol.events.StateSaved`."""
+
+    mark: str
+    round: Round
+    state: LearnerState
+
+
+SyncerAction = (
+    Send
+    | Fold
+    | Drop
+    | TakeOuterStep
+    | Persist
+    | Publish
+    | QuorumMet
+    | RoundClosed
+    | MemberChanged
+    | Alarm
+    | Checkpoint
+    | CheckpointClosed
+    | CheckpointRefused
+)
+LearnerAction = (
+    Answer | Deferred | Progress | Marked | Goodbye | Seed | Pull | Recover | Apply | TakeSnapshot | SaveState
+)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from gruppetto.protocol.messages import Answer, RejectionReason
+from gruppetto.protocol.messages import Answer, ClipCause, RejectionReason
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
-__all__ = ["ADVICE", "judge"]
+__all__ = ["ADVICE", "CLIP_ADVICE", "ROUTINE", "judge"]
 
 MAX_COUNT = 2**53
 """Counters beyond this are not exact in every language that reads a trace, and no run gets there."""
@@ -27,9 +27,30 @@ ADVICE: dict[RejectionReason, str] = {
     RejectionReason.NO_WORK: "no step since the fragment was last received",
     RejectionReason.IMPLAUSIBLE_COUNTS: "the step and token counters contradict each other; check tokens_per_step",
     RejectionReason.NOT_FINITE: "holds NaN or infinity; lower the learning rate, clip gradients, look at the data",
+    RejectionReason.NORM: "many times longer than what others offer; lower the learning rate, clip gradients, look at "
+    "the data and at how gradients are scaled (run.norm_factor is the limit)",
     RejectionReason.MALFORMED: "the body was cut short, too long, or failed its checksum; look at the link",
 }
 """What each rejection means and what to do, for logs, reports and the learner's console."""
+
+CLIP_ADVICE: dict[ClipCause, str] = {
+    ClipCause.NORM: ADVICE[RejectionReason.NORM],
+    ClipCause.WEIGHT: "it claims far more tokens than the others do in as many steps; check tokens_per_step "
+    "(run.weight_cap is the limit)",
+}
+"""The same for contributions that were merged for less than they hold."""
+
+ROUTINE = frozenset(
+    {
+        RejectionReason.UNKNOWN_LEARNER,
+        RejectionReason.STALE_EPOCH,
+        RejectionReason.LATE,
+        RejectionReason.DUPLICATE,
+        RejectionReason.STALE_BASE,
+        RejectionReason.NO_WORK,
+    }
+)
+"""These happen to healthy learners too, now and then, and need nobody's hand."""
 
 
 def judge(
@@ -47,9 +68,10 @@ def judge(
 ) -> RejectionReason | None:
     """The first reason not to merge ``answer``; None to admit it.
 
-    ``incarnation`` is the learner's present life (None: unknown learner), ``open_round`` the round now taking answers,
-    ``version`` the fragment's current version, ``accept_stale_from`` the oldest base that is tolerated (None: only the
-    current one), ``unmerged`` whether all of its tokens are still open in the ledger.
+    ``incarnation`` is the learner's present life (None: unknown learner), ``open_round`` the round now taking answers
+    (for a parting answer: the round in which its fragment is merged next), ``version`` the fragment's current version,
+    ``accept_stale_from`` the oldest base that is tolerated (None: only the current one), ``unmerged`` whether all of
+    its tokens are still open in the ledger.
     """
     if answer.epoch != epoch:
         return RejectionReason.STALE_EPOCH

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from gruppetto.protocol.actions import Alarm, AlarmKind
+from gruppetto.protocol.heading import ENOUGH, Heading, against_the_others
 from gruppetto.protocol.units import Fragment, LearnerId, Round
 
 __all__ = ["Alarms"]
@@ -25,6 +26,7 @@ class Alarms:
         self._raised: set[AlarmKind] = set()
         self._since: dict[AlarmKind, float] = {}
         self._recent: deque[Mapping[LearnerId, int]] = deque(maxlen=solo_rounds)
+        self._against: frozenset[LearnerId] = frozenset()
 
     def quorum_short(self, now: float, round: Round, *, live: int, quorum: int) -> None:
         self._set(
@@ -76,6 +78,20 @@ class Alarms:
             ),
         )
 
+    def went_back(self, round: Round, unseen: int, fragments: tuple[Fragment, ...]) -> None:
+        """At the begin of a life that does not know, or has not, everything the last one published."""
+        known = round - unseen - 1
+        which = f"rounds {known + 1} to {known + unseen} may be lost" if unseen else "no round is lost"
+        self._set(
+            AlarmKind.WENT_BACK,
+            True,
+            lambda: (
+                f"the last life of the syncer left less than it may have published: {which}; "
+                f"fragments {list(fragments)} go on from what is at hand of round {known}, as version {round}. "
+                "What was merged in between is booked as lost. Nothing to do; the log of the syncer says why."
+            ),
+        )
+
     def merged(self, tokens: Mapping[LearnerId, int], *, live: int) -> None:
         """Watch for one learner that quietly trains alone while others live."""
         if live < 2:
@@ -97,6 +113,22 @@ class Alarms:
             lambda: (
                 f"{top} supplied {share:.0%} of the tokens merged lately though {live} learners are live. Look at "
                 "why the others are late or rejected."
+            ),
+        )
+
+    def direction(self, headings: Mapping[LearnerId, Heading]) -> None:
+        """Watch for learners that pull against the others."""
+        against = against_the_others(headings, already=self._against)
+        if not self._against.issuperset(against):
+            self._raised.discard(AlarmKind.DIRECTION)  # one more is news
+        self._against = frozenset(against)
+        self._set(
+            AlarmKind.DIRECTION,
+            bool(against),
+            lambda: (
+                f"the contributions of {', '.join(against)} point against the momentum (over {ENOUGH} and more) while "
+                "those of the others do not. They are merged all the same: look at the data, the labels and the "
+                "learning rate there, or stop that learner."
             ),
         )
 

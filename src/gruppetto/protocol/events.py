@@ -12,10 +12,13 @@ from gruppetto.protocol.messages import (
     Answer,
     Ask,
     Begin,
+    Clipping,
     Deferred,
     Goodbye,
     Heartbeat,
     Hello,
+    Marked,
+    Marker,
     Progress,
     Refusal,
     Rejection,
@@ -26,19 +29,24 @@ from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Ve
 __all__ = [
     "Arrived",
     "Boundary",
+    "CheckpointRecorded",
     "Folded",
     "LearnerEvent",
+    "Leaving",
     "LinkDown",
     "LinkLost",
     "OuterStepped",
     "PersistFailed",
     "Persisted",
     "Published",
+    "Recovered",
     "Seeded",
     "Settle",
+    "StateSaved",
     "StepDone",
     "StepStarted",
     "SyncerEvent",
+    "TakeCheckpoint",
     "Tick",
 ]
 
@@ -65,6 +73,9 @@ class Seeded:
 
     learner: LearnerId
     incarnation: Incarnation
+    value_norms: tuple[tuple[float, ...], ...] = ()
+    """How long each piece of each fragment would be if all of the fragment were of one size, √numel · RMS: the norms of
+    the first contributions are compared with it. Empty where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,8 @@ class Folded:
     round: Round
     fragment: Fragment
     learner: LearnerId
+    cosine: float | None = None
+    """Between the contribution and the fragment's momentum, estimated; None while there is no momentum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +128,21 @@ class Settle:
     """The finished run is being put away: whoever has not said goodbye will not do so any more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeCheckpoint:
+    """An operator wants a checkpoint of the whole run, under this name."""
+
+    mark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecorded:
+    """Completes :class:`~gruppetto.protocol.actions.Checkpoint`; ``why`` says what went wrong, "" if nothing did."""
+
+    mark: str
+    why: str = ""
+
+
 # ── to a learner ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -132,8 +160,23 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """Completes :class:`~gruppetto.protocol.actions.Recover`: bases of these versions are in host memory, checked.
+
+    NEVER, or a vector that is too short, for fragments of which nothing was found. Who had them does not matter: a
+    version has one value. What this learner has saved itself counts only if :meth:`LearnerCore.still_stands
+    <gruppetto.protocol.learner.LearnerCore.still_stands>` says so.
+    """
+
+    versions: tuple[Version, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted:
     """An inner step begins. The clock is stamped now; said again before it is done, the stamp is renewed."""
+
+    anew: bool = True
+    """What came before, since it was said last, was no training (an evaluation): the time counts from now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +193,26 @@ class Boundary:
     """The parameters may be read and written now, though no step was made (before training, while waiting)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """This learner has had notice. As at a boundary the parameters may be read now; no step follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSaved:
+    """Completes :class:`~gruppetto.protocol.actions.SaveState`: where the part lies, or why there is none."""
+
+    mark: str
+    ok: bool
+    text: str
+
+
 SyncerEvent = (
     Hello
     | Progress
     | Answer
     | Deferred
+    | Marked
     | Heartbeat
     | Goodbye
     | LinkLost
@@ -165,8 +223,25 @@ SyncerEvent = (
     | PersistFailed
     | Published
     | Settle
+    | TakeCheckpoint
+    | CheckpointRecorded
     | Tick
 )
 LearnerEvent = (
-    Welcome | Refusal | Begin | Ask | Rejection | Announcement | LinkDown | Arrived | StepStarted | StepDone | Boundary
+    Welcome
+    | Refusal
+    | Begin
+    | Ask
+    | Rejection
+    | Clipping
+    | Announcement
+    | Marker
+    | LinkDown
+    | Arrived
+    | Recovered
+    | StepStarted
+    | StepDone
+    | Boundary
+    | Leaving
+    | StateSaved
 )

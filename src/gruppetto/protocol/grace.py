@@ -17,13 +17,24 @@ def ema(old: float | None, sample: float, factor: float) -> float:
     return sample if old is None else old + factor * (sample - old)
 
 
+FAR_APART = 4.0
+"""Two middle values further apart have no middle: the lower counts."""
+
+
 def median(values: Sequence[float]) -> float | None:
-    """The middle value; the mean of the two middle ones; None of nothing."""
+    """The middle value; the mean of the two middle ones unless they are far apart; None of nothing.
+
+    So of two learners a single one that says absurd things does not hold the round.
+
+    >>> median([3.0, 1.0, 2.0]), median([1.0, 2.0]), median([1e9, 1.0]), median([])
+    (2.0, 1.5, 1.0, None)
+    """
     if not values:
         return None
     ordered = sorted(values)
     middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[middle]
+    return (lower + upper) / 2 if upper <= FAR_APART * lower else lower
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gruppetto.protocol import admission
-from gruppetto.protocol.actions import Drop, Fold
+from gruppetto.protocol.actions import Drop
+from gruppetto.protocol.donors import choose_donors
 from gruppetto.protocol.events import LinkLost
+from gruppetto.protocol.gate import Gate
 from gruppetto.protocol.membership import Arrival, Member, MemberPhase
 from gruppetto.protocol.messages import (
     Announcement,
@@ -20,16 +24,15 @@ from gruppetto.protocol.messages import (
     Rejection,
     RejectionReason,
 )
+from gruppetto.protocol.parting import round_of_merge
 from gruppetto.protocol.reception import refusal_for, welcome_for
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.standing import Standing
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
-from gruppetto.protocol.weighting import contribution_weight
+from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = ["Hearing"]
 
 
-class Hearing(Standing):
+class Hearing(Gate):
     """Handles every message of a learner. A message of a stranger, or of a past life, changes nothing."""
 
     def _on_hello(self, now: float, hello: Hello) -> None:
@@ -39,11 +42,13 @@ class Hearing(Standing):
             run_id=self.run_id,
             layout_hash=self.layout_hash,
             superseded=arrival is Arrival.SUPERSEDED,
+            newest_round=self.round if self.republishing else self.published_round,
+            went_back=self.went_back,
             finished_at=self.round if self.phase is Phase.FINISHED and arrival is not Arrival.RETURNED else None,
             needs_weights=not self.versions and self._seeder is None,
         )
         if refusal is not None:
-            self._send(hello.learner, hello.session, refusal)
+            self._send(hello.learner, hello.session, replace(refusal, epoch=self.epoch))
             return
         member = self.members.get(hello.learner)
         if arrival is not Arrival.RETURNED or member is None:
@@ -54,12 +59,18 @@ class Hearing(Standing):
             member = self.members.admit(hello, now)
             if member is None:
                 text = f"all {self.setting.slots} data slots are leased; raise run.num_slots or let a learner leave"
-                self._send(hello.learner, hello.session, Refusal(reason=RefusalReason.FULL, text=text))
+                refusal = Refusal(reason=RefusalReason.FULL, text=text, epoch=self.epoch)
+                self._send(hello.learner, hello.session, refusal)
                 return
             self.ledger.open_account(hello.learner)
+        if arrival is Arrival.RETURNED:
+            member.continues = hello.continues
+        # A process that goes on in a resumed life takes its place: from now on nobody else can.
+        member.session, member.awaited = hello.session, False
         member.connected = True
         member.phase = MemberPhase.JOINING
         member.heard(now)
+        member.donates_at = hello.donates_at
         # However far it rode on alone: counted from there, rounds would gallop until they had caught up.
         member.clock = self.published_round
         member.versions = {Fragment(p): v for p, v in enumerate(hello.versions) if v >= 0}
@@ -73,8 +84,12 @@ class Hearing(Standing):
             self._send(member.learner, member.session, end)
 
     def _on_progress(self, now: float, news: Progress) -> None:
+        if news.epoch != self.epoch:
+            self._speaker(now, news.learner, news.incarnation)
+            return
         member = self._speaker(now, news.learner, news.incarnation)
-        if member is None or news.epoch != self.epoch:
+        if member is None:
+            self._let_in_again(now, news)
             return
         member.clock = max(member.clock, news.clock)
         member.steps = max(member.steps, news.steps)
@@ -93,19 +108,12 @@ class Hearing(Standing):
         if reason is not None:
             self._reject(answer, reason)
             return
-        opened = self._open
-        assert opened is not None
-        key = (answer.learner, answer.fragment)
-        self.ledger.trained(answer.learner, answer.total_tokens)
-        self.ledger.merged(answer.learner, answer.fragment, answer.tokens, answer.total_tokens)
-        opened.rejected.discard(key)
-        opened.admitted[key] = answer.tokens
-        opened.folding.add(key)
-        member = self.members.get(answer.learner)
-        assert member is not None
-        self.cursors[member.slot] = max(self.cursors.get(member.slot, 0), answer.cursor)
-        weight = contribution_weight(tokens=answer.tokens, steps=answer.steps)
-        self._out.append(Fold(round=answer.round, fragment=answer.fragment, learner=answer.learner, weight=weight))
+        caps = self._caps(answer)
+        self._vote(answer)
+        if self._refuses(answer, caps):
+            self._reject(answer, RejectionReason.NORM)
+        else:
+            self._admit(answer, caps)
 
     def _on_deferred(self, now: float, news: Deferred) -> None:
         member = self._speaker(now, news.learner, news.incarnation)
@@ -140,10 +148,29 @@ class Hearing(Standing):
         member = self.members.longest_away(now, self.setting.liveness_s)
         if member is None:
             return
-        member.phase, member.connected = MemberPhase.LEFT, False
+        member.phase, member.connected, member.retired = MemberPhase.LEFT, False, True
         if member.learner in self.ledger.accounts:
             self.ledger.close_account(member.learner, lost=True, why="died")
         self._note_member(member, "its data slot goes to a newcomer")
+
+    def _let_in_again(self, now: float, news: Progress) -> None:
+        """It was silent for so long that its slot went to a newcomer, and speaks on over a connection that never broke.
+        It is welcomed as a new life, or hears that there is no room; unheeded it would train alone for ever."""
+        member = self.members.get(news.learner)
+        if member is None or not member.retired or member.incarnation != news.incarnation:
+            return
+        versions = tuple(member.versions.get(p, NEVER) for p in self._all_fragments())
+        again = Hello(
+            learner=member.learner,
+            session=member.session,
+            layout_hash=self.layout_hash,
+            run_id=self.run_id,
+            incarnation=member.incarnation,
+            versions=versions,
+            can_seed=False,
+            donates_at=member.donates_at,
+        )
+        self._on_hello(now, again)
 
     def _speaker(self, now: float, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """Whoever speaks lives. None if it is not the present life of a member."""
@@ -169,6 +196,9 @@ class Hearing(Standing):
         seed = self.phase is Phase.SEEDING and self._seeder in (None, member.learner) and hello.can_seed
         if seed:
             self._seeder = member.learner
+        # At round 0 nobody has a state worth giving: every optimizer is as fresh as the newcomer's.
+        needy = hello.needs_state and self.published_round > 0
+        donors = choose_donors(self.members, member, self.published) if needy else ()
         welcome = welcome_for(
             member,
             self.setting,
@@ -179,6 +209,8 @@ class Hearing(Standing):
             versions=self.published,
             seed=seed,
             begun=self._open is not None,
+            donors=donors,
+            goes_on=bool(hello.continues) and member.continues == hello.continues,
         )
         self._send(member.learner, member.session, welcome)
 
@@ -196,9 +228,11 @@ class Hearing(Standing):
         member = self.members.get(answer.learner)
         known = member is not None and member.phase is not MemberPhase.LEFT and answer.learner in self.ledger.accounts
         in_range = 0 <= answer.fragment < len(self.versions)
-        taking = self._open if self.phase is Phase.GRACE else None
-        if taking is not None and taking.closing is not None:
-            taking = None
+        opened = self._open
+        taking = opened.round if opened is not None and self.phase is Phase.GRACE and opened.closing is None else None
+        due = opened.due if taking is not None and opened is not None else ()
+        if answer.parting and in_range:
+            taking, due = self._round_of_merge(answer.fragment), (answer.fragment,)
         version = self.versions[answer.fragment] if in_range else Version(0)
         oldest = Version(version - self.setting.sync_period) if self.setting.stale == "accept" else None
         return admission.judge(
@@ -206,14 +240,21 @@ class Hearing(Standing):
             epoch=self.epoch,
             incarnation=member.incarnation if known and member is not None else None,
             layout_hash=self.layout_hash,
-            open_round=taking.round if taking is not None else None,
-            due=taking.due if taking is not None and in_range else (),
-            answered=taking.admitted if taking is not None else (),
+            open_round=taking,
+            due=due if in_range else (),
+            answered={*self._early, *(opened.admitted if opened is not None and opened.round == taking else ())},
             version=version,
             accept_stale_from=oldest,
             unmerged=known
             and in_range
             and self.ledger.is_open(answer.learner, answer.fragment, answer.tokens, answer.total_tokens),
+        )
+
+    def _round_of_merge(self, fragment: Fragment) -> Round | None:
+        """Which round's outer step will take what is folded into ``fragment`` now."""
+        last = None if self.setting.rounds is None else Round(self.setting.rounds)
+        return round_of_merge(
+            fragment, self.schedule, phase=self.phase, opened=self._open, closed=self.round, last=last
         )
 
     def _reject(self, answer: Answer, reason: RejectionReason) -> None:
@@ -231,7 +272,7 @@ class Hearing(Standing):
         self._send(member.learner, member.session, rejection)
         if reason is RejectionReason.STALE_BASE:
             current = self.published[answer.fragment]
-            again = Announcement(epoch=self.epoch, round=self.round, versions=((answer.fragment, current),))
+            again = Announcement(epoch=self.epoch, round=self.published_round, versions=((answer.fragment, current),))
             self._send(member.learner, member.session, again)
 
     def _ask_again_if_short(self, member: Member) -> None:

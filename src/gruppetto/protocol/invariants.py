@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 from gruppetto.protocol.actions import Fold, Persist, Publish, RoundClosed, Send, SyncerAction, TakeOuterStep
 from gruppetto.protocol.events import Persisted, SyncerEvent
-from gruppetto.protocol.messages import Ask
+from gruppetto.protocol.messages import Ask, Marker
 from gruppetto.protocol.quorum import effective_quorum
+from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment, LearnerId, Round, Version
 
@@ -18,12 +19,14 @@ __all__ = ["INVARIANTS", "BrokenInvariantError", "Observer"]
 
 INVARIANTS = {
     "versions-only-grow": "the version of a fragment never falls, and never passes the newest closed round",
-    "persist-before-publish": "nothing is published that is not durable",
+    "persist-before-publish": "nothing is published that is not durable, or beyond what the last commit allows",
     "merged-once": "a contribution is folded at most once per learner, fragment and round",
     "no-commit-below-quorum": "a round with fragments due never closes with fewer participants than its quorum",
+    "riders-come-first": "no round closes on what came ahead of it alone while a live learner has still to answer, or "
+    "none lives",
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
     "weights-are-positive": "what is folded has a positive, finite weight",
-    "ledger-balances": "consumed · P = merged + discarded + lost + open, exactly",
+    "ledger-balances": "consumed · P = merged + promised + discarded + lost + open, exactly",
     "own-epoch": "every request carries the epoch of the syncer that makes it",
 }
 """Name and meaning of every invariant."""
@@ -40,20 +43,25 @@ class BrokenInvariantError(AssertionError):
 class Observer:
     """Watches one syncer over its lives.
 
-    Call :meth:`saw` after every ``step``; it raises :class:`BrokenInvariantError`.
+    Call :meth:`saw` after every ``step``; it raises :class:`BrokenInvariantError`. ``versions`` are those that
+    have been published when the watch begins.
     """
 
-    def __init__(self) -> None:
-        self._durable: tuple[Version, ...] = ()
-        self._pending: dict[Round, tuple[Version, ...]] = {}
+    def __init__(self, versions: tuple[Version, ...] = ()) -> None:
+        self._before = versions
+        self._durable: dict[int, SyncerState] = {}
+        """By epoch: the last commit."""
+        self._pending: dict[tuple[int, Round], SyncerState] = {}
         self._folded: set[tuple[int, Round, Fragment, LearnerId]] = set()
         self._closed: dict[int, Round] = {}
-        self._versions: tuple[Version, ...] = ()
+        self._closing: tuple[int, Round] | None = None
+        self._versions: dict[int, tuple[Version, ...]] = {}
+        """By epoch: the newest version of each fragment that it, or an earlier one when it began, has published."""
 
     def saw(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
         """Judge one step of ``core``."""
-        if isinstance(event, Persisted) and event.round in self._pending:
-            self._durable = self._pending.pop(event.round)
+        if isinstance(event, Persisted) and (core.epoch, event.round) in self._pending:
+            self._durable[core.epoch] = self._pending.pop((core.epoch, event.round))
         for action in actions:
             self._judge(core, action)
         self._judge_state(core)
@@ -61,10 +69,13 @@ class Observer:
     def _judge(self, core: SyncerCore, action: SyncerAction) -> None:
         match action:
             case Persist():
-                self._pending[action.round] = action.state.versions
+                self._pending[core.epoch, action.round] = action.state
             case Publish():
+                commit = self._durable.get(core.epoch)
                 for fragment, version in action.message.versions:
-                    if fragment >= len(self._durable) or self._durable[fragment] != version:
+                    durable = commit is not None and commit.versions[fragment] == version
+                    allowed = commit is not None and commit.round < version <= commit.round + commit.reserve
+                    if not (durable or allowed):
                         raise BrokenInvariantError("persist-before-publish", f"fragment {fragment} version {version}")
             case Fold():
                 key = (core.epoch, action.round, action.fragment, action.learner)
@@ -78,8 +89,8 @@ class Observer:
             case TakeOuterStep():
                 # Folds of closed rounds need not be remembered: a late answer is refused by its round number.
                 self._folded = {key for key in self._folded if key[1] >= action.round}
-            case Send(message=Ask() as ask) if ask.epoch != core.epoch:
-                raise BrokenInvariantError("own-epoch", f"{ask}")
+            case Send(message=Ask() | Marker() as said) if said.epoch != core.epoch:
+                raise BrokenInvariantError("own-epoch", f"{said}")
             case _:
                 pass
 
@@ -95,10 +106,33 @@ class Observer:
                 "no-commit-below-quorum", f"round {closed.round} closed with {closed.participants}"
             )
 
+    def _judge_verdict(self, core: SyncerCore) -> None:
+        """Once, in the very step in which it is given."""
+        opened = core.open_round
+        if opened is None or opened.closing is None or self._closing == (core.epoch, opened.round):
+            return
+        self._closing = (core.epoch, opened.round)
+        answered = {fragment for _, fragment in opened.admitted.keys() - opened.early}
+        live = [m.learner for m in core.members.live()]
+        to_come = [name for name in live if name in opened.asked and not opened.has_settled(name)]
+        if not answered >= set(opened.due) and (to_come or not live):
+            raise BrokenInvariantError("riders-come-first", f"round {opened.round}: {opened.closing.why}")
+
     def _judge_state(self, core: SyncerCore) -> None:
-        for old, new in zip(self._versions, core.published, strict=False):
-            if new < old or new > core.round:
+        self._judge_verdict(core)
+        if core.epoch not in self._versions:
+            self._versions[core.epoch] = self._newest_of_all()
+        before = self._versions[core.epoch]
+        for p, (old, new) in enumerate(zip(before, core.published, strict=False)):
+            if (new < old and p not in core.republishing) or new > core.round:
                 raise BrokenInvariantError("versions-only-grow", f"{old} → {new} at round {core.round}")
-        self._versions = core.published
-        if not core.ledger.balances():
+        if core.published:
+            old_and_new = zip(before or core.published, core.published, strict=True)
+            self._versions[core.epoch] = tuple(map(max, old_and_new))
+        if not core.ledger.balances() or sum(core.ledger.merged_in) != core.ledger.totals.merged:
             raise BrokenInvariantError("ledger-balances", f"{core.ledger.totals}, consumed {core.ledger.consumed}")
+
+    def _newest_of_all(self) -> tuple[Version, ...]:
+        """What learners may have seen of each fragment by now."""
+        lives = [versions for versions in (self._before, *self._versions.values()) if versions]
+        return tuple(max(of_fragment) for of_fragment in zip(*lives, strict=True))

@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Seed, TakeSnapshot
-from gruppetto.protocol.events import Arrived, Boundary, LearnerEvent, LinkDown, StepDone, StepStarted
+from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Recover, SaveState, Seed, TakeSnapshot
+from gruppetto.protocol.events import (
+    Arrived,
+    Boundary,
+    LearnerEvent,
+    Leaving,
+    LinkDown,
+    Recovered,
+    StateSaved,
+    StepDone,
+    StepStarted,
+)
 from gruppetto.protocol.grace import ema
 from gruppetto.protocol.messages import (
     Announcement,
@@ -19,16 +29,20 @@ from gruppetto.protocol.messages import (
     ApplyMode,
     Ask,
     Begin,
+    Clipping,
     Deferred,
     Goodbye,
     Hello,
+    Marked,
+    Marker,
     Progress,
     Refusal,
     Rejection,
     Welcome,
 )
 from gruppetto.protocol.schedule import Schedule
-from gruppetto.protocol.units import NEVER, Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.state import LearnerState
+from gruppetto.protocol.units import NEVER, NO_EPOCH, UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = ["FragmentState", "LearnerCore", "LearnerState"]
 
@@ -50,20 +64,6 @@ class FragmentState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerState:
-    """What a learner's checkpoint must hold of its core."""
-
-    run_id: str
-    clock: int
-    newest_round: Round
-    fragments: tuple[tuple[Version, int, int], ...]
-    """(base version, c_steps, c_tokens) of each fragment."""
-    steps: int
-    tokens: int
-    cursor: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
     """The counters that belong to a snapshot."""
 
@@ -79,11 +79,17 @@ class LearnerCore:
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing). Deterministic, no tensors. ``clock`` is
     the Lamport stamp of the step in progress or just done; ``newest_round`` the newest round it has observed, which
-    also indexes learning-rate schedules.
+    also indexes learning-rate schedules. ``recovers``: where a run is under way already, look for a state to begin from
+    before weights are pulled. ``donates_at``: where others find this learner's own state.
     """
 
-    def __init__(self, learner: LearnerId, *, session: str, layout_hash: str) -> None:
+    def __init__(
+        self, learner: LearnerId, *, session: str, layout_hash: str, recovers: bool = False, donates_at: str = ""
+    ) -> None:
         self.learner, self.session, self.layout_hash = learner, session, layout_hash
+        self.recovers, self.recovering = recovers, False
+        """A state is to be looked for at the next Welcome; it is being looked for."""
+        self.donates_at = donates_at
         self.run_id = ""
         self.epoch, self.incarnation = Epoch(0), Incarnation(0)
         self.clock = 0
@@ -96,8 +102,11 @@ class LearnerCore:
         """Welcomed, and the link has not closed since."""
         self.begun = False
         self.finished = False
+        self.leaving = False
+        """It has had notice, and gives what it has."""
         self.refusal: Refusal | None = None
         self.rejections: dict[str, int] = {}
+        self.clippings: dict[str, int] = {}
         self._schedule: Schedule | None = None
         self._window, self._apply, self._alpha = 0, ApplyMode.OVERWRITE, 0.0
         self.step_s = 0.0
@@ -111,6 +120,15 @@ class LearnerCore:
         self._owed: dict[Fragment, Round] = {}
         self._last_asked = Round(0)
         self._of_another_life: set[Fragment] = set()
+        self._held_back: dict[Fragment, Version] = {}
+        """What is to be pulled once the search for a state has ended, unless it was found."""
+        self._marker: Marker | None = None
+        """A checkpoint's cut, to be made at the next boundary."""
+        self._resumed = False
+        """It goes on from a checkpoint in the life that it was saved in, and has not been welcomed since."""
+        self._continues, self._saved_in, self._searching_in = "", NO_EPOCH, NO_EPOCH
+        self._wants_snapshots = False
+        """It has been resumed after a step: what that step led to may be asked for before the next one."""
         self._out: list[LearnerAction] = []
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,9 +140,14 @@ class LearnerCore:
             session=self.session,
             layout_hash=self.layout_hash,
             run_id=self.run_id,
-            incarnation=self.incarnation,
-            versions=tuple(f.version for f in self.fragments),
+            # Resumed and not welcomed yet, it names no life: if its own is not awaited, it gets a new one.
+            incarnation=UNBORN if self._resumed else self.incarnation,
+            versions=tuple(self._here(Fragment(p), version) for p, version in enumerate(self.held)),
             can_seed=not self.fragments or all(f.version == NEVER for f in self.fragments),
+            donates_at=self.donates_at,
+            needs_state=self.recovers,
+            epoch=self.epoch or self._saved_in,
+            continues=self._continues,
         )
 
     def goodbye(self) -> Goodbye:
@@ -148,14 +171,53 @@ class LearnerCore:
         return bool(self.fragments) and all(f.version != NEVER for f in self.fragments)
 
     @property
+    def published(self) -> tuple[Version, ...]:
+        """The newest versions of which the syncer has told, while it looks for a state to begin from."""
+        return tuple(self._held_back.get(Fragment(p), NEVER) for p in range(len(self.fragments)))
+
+    @property
+    def held(self) -> tuple[Version, ...]:
+        """The version of every base."""
+        return tuple(f.version for f in self.fragments)
+
+    @property
     def has_arrived(self) -> bool:
         """Something is to be applied at the next boundary."""
-        return bool(self._arrived)
+        return bool(self._due(self.newest_round))
+
+    @property
+    def wants_boundary(self) -> bool:
+        """There is something to do at the next boundary; whoever is not training may make one at once."""
+        return self.has_arrived or self._marker is not None or self._wants_snapshots
 
     @property
     def run_ahead(self) -> int:
         """How many steps it is past the newest round it has observed."""
         return max(0, self.clock - self.newest_round)
+
+    @property
+    def work(self) -> int:
+        """Fragment-tokens since each fragment was last received, but for contributions that are on their way."""
+        away = {p: mark.tokens for p, (round, mark) in self._sent.items() if round > self.newest_round}
+        return sum(f.tokens - away.get(Fragment(p), 0) for p, f in enumerate(self.fragments))
+
+    def knows_newer(self, said: Welcome | Refusal) -> bool:
+        """A later life of the syncer has spoken to this learner: whoever says this has lost his authority."""
+        return 0 < said.epoch < self.epoch
+
+    def is_newborn(self, welcome: Welcome) -> bool:
+        """``welcome`` begins a new life. Who goes on from a part is told so: its number alone may be a coincidence."""
+        return welcome.incarnation != self.incarnation or (self._resumed and not welcome.goes_on)
+
+    def still_stands(self, saved_in: Epoch) -> bool:
+        """Bases that were saved in that life of the syncer are what their versions say. After another life began they
+        need not be: the run may have been resumed from an earlier moment, and have made these rounds anew."""
+        return saved_in == self.epoch
+
+    @property
+    def search_stands(self) -> bool:
+        """What the search brings is of this run: no other life of the syncer has begun since it did."""
+        return self.still_stands(self._searching_in)
 
     def snapshot(self) -> LearnerState:
         """What a checkpoint must hold."""
@@ -167,24 +229,40 @@ class LearnerCore:
             steps=self.steps,
             tokens=self.tokens,
             cursor=self.cursor,
+            session=self.session,
+            incarnation=self.incarnation,
+            slot=self.slot,
+            epoch=self.epoch,
         )
 
-    def restore(self, state: LearnerState) -> None:
+    def restore(self, state: LearnerState, *, same_life: bool = False) -> None:
         """Go on from a checkpoint, before the first Welcome.
 
         Only what has changed since is pulled; every other base is applied again. The work since those bases belonged to
         an earlier life, whose account is closed: it leaves the model, and the counters start at zero.
+
+        ``same_life``: the whole run goes on from one moment, the syncer too. It awaits this life and has kept its
+        account, so counters, data slot and work go on as if nothing had happened. If it does not (the run was not
+        resumed, or another process was here before), this becomes a new life like any other.
         """
         assert not self.linked, "restore before connecting"
         self.run_id = state.run_id
         self.clock, self.newest_round = state.clock, state.newest_round
-        self.fragments = [FragmentState(version=version) for version, _, _ in state.fragments]
         self.cursor = state.cursor
+        self.recovers = False  # this is what it begins from
+        self._saved_in = state.epoch
+        if not same_life:
+            self.fragments = [FragmentState(version=version) for version, _, _ in state.fragments]
+            return
+        self._continues, self.incarnation, self.slot = state.session, state.incarnation, state.slot
+        self.steps, self.tokens = state.steps, state.tokens
+        self.fragments = [FragmentState(version=v, steps=steps, tokens=tokens) for v, steps, tokens in state.fragments]
+        self._resumed = True
 
     # ── from the syncer ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_welcome(self, now: float, welcome: Welcome) -> None:
-        newborn = welcome.incarnation != self.incarnation
+        newborn = self.is_newborn(welcome)
         self.run_id, self.epoch, self.incarnation = welcome.run_id, welcome.epoch, welcome.incarnation
         self.rounds = welcome.rounds
         self._schedule = Schedule(num_fragments=welcome.num_fragments, sync_period=welcome.sync_period)
@@ -206,19 +284,31 @@ class LearnerCore:
                     self._arrived.setdefault(Fragment(p), fragment.version)
         self.linked = True
         self.begun = self.begun or welcome.begun
-        # On every connect the current round is the clock, also for who has ridden on alone for a thousand steps.
+        # On every connect the current round is the clock, also for who has ridden on alone for a thousand steps. Who
+        # is resumed together with all others may count the step that it had done by then: the round asks for it.
+        resumed, self._resumed = self._resumed and not newborn, False
+        self._wants_snapshots = resumed
         self.newest_round = welcome.round
-        self.clock = welcome.round
+        self.clock = min(self.clock, welcome.round + 1) if resumed else welcome.round
+        self._marker = None  # what came after it in the old stream may have been lost with it
         # What was asked or on its way before the link broke is asked for again.
         self._last_asked = welcome.round
         self._owed.clear()
         self._wanted.clear()
         if welcome.seed:
             self._out.append(Seed())
+        if self.recovers:
+            # At round 0 there is nothing that a fresh process does not have.
+            self.recovers, self.recovering = False, welcome.round > 0
+            if self.recovering:
+                self._searching_in = self.epoch
+                self._out.append(Recover(donors=welcome.donors, versions=welcome.versions))
         for p, version in enumerate(welcome.versions):
             self._want(Fragment(p), version)
         if self.synchronised:
-            self._report(())
+            self._report(self._bases_held() if resumed else ())
+        if self.leaving:
+            self._part(again=True)
 
     def _on_refusal(self, now: float, refusal: Refusal) -> None:
         self.linked, self.refusal = False, refusal
@@ -231,6 +321,8 @@ class LearnerCore:
         if ask.epoch != self.epoch or not self.linked:
             return
         self._last_asked = max(self._last_asked, ask.round)
+        if self.leaving:
+            return  # all that it has is on its way
         late = []
         for fragment in ask.fragments:
             if not 0 <= fragment < len(self.fragments):
@@ -255,6 +347,10 @@ class LearnerCore:
         if rejection.epoch == self.epoch:
             self.rejections[rejection.reason.value] = self.rejections.get(rejection.reason.value, 0) + 1
 
+    def _on_clipping(self, now: float, clipping: Clipping) -> None:
+        if clipping.epoch == self.epoch:
+            self.clippings[clipping.cause.value] = self.clippings.get(clipping.cause.value, 0) + 1
+
     def _on_announcement(self, now: float, news: Announcement) -> None:
         if news.epoch != self.epoch:
             return
@@ -263,8 +359,16 @@ class LearnerCore:
         for fragment, version in news.versions:
             self._want(fragment, version)
 
+    def _on_marker(self, now: float, marker: Marker) -> None:
+        if marker.epoch == self.epoch and self.linked:
+            self._marker = marker
+
+    def _on_state_saved(self, now: float, event: StateSaved) -> None:
+        self._answer_the_marker(event.mark, ok=event.ok, text=event.text)
+
     def _on_link_down(self, now: float, event: LinkDown) -> None:
         self.linked = False
+        self._marker = None
         self._owed.clear()
         self._wanted.clear()
 
@@ -277,14 +381,28 @@ class LearnerCore:
         if self._wanted.get(event.fragment, NEVER) <= event.version:
             self._wanted.pop(event.fragment, None)
 
+    def _on_recovered(self, now: float, event: Recovered) -> None:
+        if not self.recovering:
+            return
+        self.recovering = False
+        needed, self._held_back = self._held_back, {}
+        for p, version in enumerate(event.versions):
+            # What the run has gone beyond is no base to begin from.
+            if version >= needed.get(Fragment(p), NEVER):
+                self._on_arrived(now, Arrived(fragment=Fragment(p), version=version))
+        if self.linked:
+            for fragment in sorted(needed):
+                self._want(fragment, needed[fragment])
+
     # ── from the training loop ───────────────────────────────────────────────────────────────────────────────────
 
     def _on_step_started(self, now: float, event: StepStarted) -> None:
         # Stamped at the start: stamped at the end, M staggered learners would drive the syncer up to M times too fast.
-        # Said again before the step is done, it renews the stamp of that step: what came between was no training.
+        # Said again before the step is done, it renews the stamp of that step.
         before = self.clock if self._started_at is None else self.clock - 1
         self.clock = 1 + max(before, self.newest_round)
-        self._started_at = now
+        if self._started_at is None or event.anew:
+            self._started_at = now
 
     def _on_step_done(self, now: float, event: StepDone) -> None:
         self.steps += 1
@@ -301,9 +419,20 @@ class LearnerCore:
     def _on_boundary(self, now: float, event: Boundary) -> None:
         self._at_boundary()
 
+    def _on_leaving(self, now: float, event: Leaving) -> None:
+        self.leaving = True
+        self._at_boundary()
+        self._part(again=False)
+
     def _at_boundary(self) -> None:
-        applied = tuple(self._apply_arrived(fragment) for fragment in sorted(self._arrived))
-        self._arrived.clear()
+        applied: tuple[Applied, ...] = ()
+        if self._marker is not None:
+            marker, self._marker = self._marker, None
+            applied = self._apply_up_to(min(marker.round, self.newest_round))
+            self._save(marker)
+        # What has come before its announcement waits for it: the control stream alone says what is before a marker.
+        applied += self._apply_up_to(self.newest_round)
+        self._wants_snapshots = False
         self._take_snapshots()
         for fragment in sorted(self._owed):
             if self.fragments[fragment].version >= self._owed[fragment]:
@@ -312,6 +441,25 @@ class LearnerCore:
                 self._answer(self._owed.pop(fragment), fragment)
         if self.incarnation:
             self._report(applied)
+
+    def _due(self, round: Round) -> list[Fragment]:
+        """What has arrived and is not newer than ``round``; a base that is held already may be applied again anyhow."""
+        return sorted(p for p, version in self._arrived.items() if version <= max(round, self.fragments[p].version))
+
+    def _apply_up_to(self, round: Round) -> tuple[Applied, ...]:
+        """Apply what has arrived, but for what is newer than ``round``."""
+        due = self._due(round)
+        applied = tuple(self._apply_arrived(fragment) for fragment in due)
+        for fragment in due:
+            del self._arrived[fragment]
+        return applied
+
+    def _save(self, marker: Marker) -> None:
+        """The cut goes through here: everything up to the marker's round is applied, nothing newer is."""
+        if self.synchronised:
+            self._out.append(SaveState(mark=marker.mark, round=marker.round, state=self.snapshot()))
+        else:
+            self._answer_the_marker(marker.mark, ok=False, text="it did not have all weights yet")
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
         version, state = self._arrived[fragment], self.fragments[fragment]
@@ -342,6 +490,8 @@ class LearnerCore:
             return
         first = Round(max(self._last_asked, self.newest_round) + 1)
         likely = set(self._schedule.due_within(first, self._window)) | set(self._owed)
+        if self.leaving:
+            likely = set(map(Fragment, range(len(self.fragments))))
         # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
         useful = tuple(sorted(p for p in likely if self.fragments[p].steps > 0 and self.fragments[p].version != NEVER))
         for p in useful:
@@ -356,6 +506,22 @@ class LearnerCore:
         if useful:
             self._out.append(TakeSnapshot(fragments=useful))
 
+    def _part(self, *, again: bool) -> None:
+        """Give the work of every fragment, each for the next round at which it is due, the soonest first.
+
+        What is on its way stays there, unless the link has broken since (``again``); what has a newer version already
+        would be refused.
+        """
+        if self._schedule is None:
+            return
+        gone = self._wanted.keys() | self._arrived.keys()
+        if not again:
+            gone |= {p for p, (round, _) in self._sent.items() if round > self.newest_round}
+        rounds = ((self._schedule.next_due(p, self.newest_round), p) for p in self._marks.keys() - gone)
+        for round, fragment in sorted(rounds):
+            if self.rounds is None or round <= self.rounds:
+                self._answer(round, fragment, parting=True)
+
     def _to_boundary_s(self, now: float) -> float:
         """How far the next boundary is, if this step takes as long as the mean of the last ones."""
         usual_s = self._usual_step_s or 0.0
@@ -367,6 +533,9 @@ class LearnerCore:
         """Pull a version unless it, or a newer one, is held, here, or already on its way."""
         if not 0 <= fragment < len(self.fragments):
             return
+        if self.recovering:
+            self._held_back[fragment] = max(version, self._held_back.get(fragment, NEVER))
+            return
         have = max(
             self.fragments[fragment].version,
             self._arrived.get(fragment, NEVER),
@@ -376,7 +545,7 @@ class LearnerCore:
             self._wanted[fragment] = version
             self._out.append(Pull(fragment=fragment, version=version))
 
-    def _answer(self, round: Round, fragment: Fragment) -> None:
+    def _answer(self, round: Round, fragment: Fragment, *, parting: bool = False) -> None:
         mark = self._marks[fragment]
         self._sent[fragment] = (round, mark)
         self._out.append(
@@ -392,7 +561,26 @@ class LearnerCore:
                 total_tokens=mark.total_tokens,
                 cursor=mark.cursor,
                 layout_hash=self.layout_hash,
+                parting=parting,
             )
+        )
+
+    def _answer_the_marker(self, mark: str, *, ok: bool, text: str) -> None:
+        self._out.append(
+            Marked(
+                learner=self.learner, incarnation=self.incarnation, epoch=self.epoch, mark=mark, ok=ok, text=text[:1000]
+            )
+        )
+
+    def _here(self, fragment: Fragment, held: Version) -> Version:
+        """What is here and not announced yet counts too: it could be of a round that a resumed run has not made."""
+        return held if held == NEVER else max(held, self._arrived.get(fragment, NEVER))
+
+    def _bases_held(self) -> tuple[Applied, ...]:
+        """All that it has applied, said again: the syncer's part of the cut is older than the learner's."""
+        return tuple(
+            Applied(fragment=Fragment(p), version=f.version, at_tokens=self.tokens - f.tokens)
+            for p, f in enumerate(self.fragments)
         )
 
     def _report(self, applied: tuple[Applied, ...]) -> None:
@@ -418,10 +606,15 @@ _HANDLERS: dict[type, str] = {
     Begin: "_on_begin",
     Ask: "_on_ask",
     Rejection: "_on_rejection",
+    Clipping: "_on_clipping",
     Announcement: "_on_announcement",
+    Marker: "_on_marker",
     LinkDown: "_on_link_down",
     Arrived: "_on_arrived",
+    Recovered: "_on_recovered",
     StepStarted: "_on_step_started",
     StepDone: "_on_step_done",
     Boundary: "_on_boundary",
+    Leaving: "_on_leaving",
+    StateSaved: "_on_state_saved",
 }

@@ -4,10 +4,11 @@ The unit is the *fragment-token*: one token, seen by one fragment. A learner tha
 them in each of the P fragments; each fragment's share is then merged, discarded or lost on its own. At every
 moment, exactly::
 
-    consumed · P  =  merged + discarded + lost + open
+    consumed · P  =  merged + promised + discarded + lost + open
 
 ``open`` is what a learner has trained since it last received the fragment and nobody has merged yet. At the end of
-a run it is settled to zero.
+a run it is settled to zero. ``promised`` is what a leaving learner gave ahead of its round: folded already, and merged
+when that round takes its outer step. A running merge does not survive its syncer, and so a promise does not either.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gruppetto.protocol.messages import Applied
-from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
 
 __all__ = ["Account", "Ledger", "Totals"]
+
+
+MOST_FRAGMENT_TOKENS = 2**62
+"""Sums stay in 64 bits, as they are written."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +35,14 @@ class Account:
     marks: list[int] = field(default_factory=list)
     """The token total from which on each fragment's work is open."""
     merged: list[int] = field(default_factory=list)
+    """Tokens after the mark that are merged already, or promised."""
     """Tokens after the mark that are merged already."""
+    doubt: list[Version] = field(default_factory=list)
+    """Open work may have been merged in a round that was lost with a life of the syncer, until this version is
+    applied; NEVER: it cannot have been."""
+
+    def __post_init__(self) -> None:
+        self.doubt = self.doubt or [NEVER] * len(self.marks)
 
     def open(self, fragment: Fragment) -> int:
         return max(0, self.tokens - self.marks[fragment] - self.merged[fragment])
@@ -63,12 +75,21 @@ class Ledger:
     num_fragments: int
     consumed: int = 0
     """Tokens, not fragment-tokens."""
+    merged_in: list[int] = field(default_factory=list)
+    """Fragment-tokens merged in the present value of each fragment; together ``totals.merged``."""
     totals: Totals = field(default_factory=Totals)
     accounts: dict[LearnerId, Account] = field(default_factory=dict)
+    promised_by: dict[LearnerId, list[int]] = field(default_factory=dict)
+    """Fragment-tokens that wait in a running merge for their round, per learner and fragment."""
     discarded_by: dict[str, int] = field(default_factory=dict)
+    lost_by: dict[LearnerId, int] = field(default_factory=dict)
     merged_by: dict[LearnerId, int] = field(default_factory=dict)
-    """Fragment-tokens merged, per learner, over all its lives."""
+    """Fragment-tokens merged, per learner, over all its lives. What was lost afterwards with a damaged file is not
+    taken out again: whose it was is not known any more."""
     consumed_by: dict[LearnerId, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.merged_in = self.merged_in or [0] * self.num_fragments
 
     def open_account(self, learner: LearnerId) -> None:
         """A new life begins. The account of the life before must be closed."""
@@ -80,7 +101,7 @@ class Ledger:
         """The learner's own total. A total that is not news changes nothing."""
         account = self.accounts[learner]
         news = total_tokens - account.tokens
-        if news > 0:
+        if news > 0 and self._has_room_for(news):
             account.tokens = total_tokens
             self.consumed += news
             self.consumed_by[learner] = self.consumed_by.get(learner, 0) + news
@@ -88,21 +109,46 @@ class Ledger:
     def is_open(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> bool:
         """The last ``tokens`` of the first ``total_tokens`` are open still, all of them: none is merged twice."""
         account = self.accounts[learner]
-        return total_tokens - tokens >= account.marks[fragment] + account.merged[fragment]
+        untouched = total_tokens - tokens >= account.marks[fragment] + account.merged[fragment]
+        return untouched and self._has_room_for(total_tokens - account.tokens)
 
     def merged(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> None:
         """The last ``tokens`` of the first ``total_tokens``, open so far, are folded into the global fragment."""
-        account = self.accounts[learner]
-        # What lies before them was overwritten, though we may not have been told yet.
-        self._pass(account, fragment, total_tokens - tokens)
-        account.merged[fragment] += tokens
-        self.totals.merged += tokens
-        self.merged_by[learner] = self.merged_by.get(learner, 0) + tokens
+        self._take(learner, fragment, tokens, total_tokens)
+        self._book_merged(learner, fragment, tokens)
+
+    def promised(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> None:
+        """They are folded, but their round has not come: neither open nor merged until :meth:`kept`."""
+        self._take(learner, fragment, tokens, total_tokens)
+        self.promised_by.setdefault(learner, [0] * self.num_fragments)[fragment] += tokens
+
+    def kept(self, learner: LearnerId, fragment: Fragment) -> None:
+        """The outer step that was promised this learner's work has been taken. Harmless where nothing was promised."""
+        waiting = self.promised_by.get(learner)
+        if waiting is None or not waiting[fragment]:
+            return
+        tokens, waiting[fragment] = waiting[fragment], 0
+        if not any(waiting):
+            del self.promised_by[learner]
+        self._book_merged(learner, fragment, tokens)
+
+    def broken(self) -> None:
+        """The running merges have gone with a syncer, and what was promised with them. Who has not left may give it
+        once more, so its tokens are open again; those of an account that is closed are lost."""
+        for learner, waiting in self.promised_by.items():
+            account = self.accounts.get(learner)
+            for fragment, tokens in enumerate(waiting):
+                again = min(tokens, account.merged[fragment]) if account is not None else 0
+                if account is not None:
+                    account.merged[fragment] -= again
+                self._lose(learner, tokens - again)
+        self.promised_by = {}
 
     def voided(self, learner: LearnerId, fragment: Fragment, tokens: int) -> None:
         """A merge that could not be published. Its base has stayed, so its tokens are open again, and will come with
         the next contribution; if the life that trained on them has ended meanwhile, they are discarded."""
         self.totals.merged -= tokens
+        self.merged_in[fragment] -= tokens
         self.merged_by[learner] -= tokens
         account = self.accounts.get(learner)
         again = min(tokens, account.merged[fragment]) if account is not None else 0
@@ -115,23 +161,41 @@ class Ledger:
         account = self.accounts[learner]
         self.trained(learner, news.at_tokens)
         self._pass(account, news.fragment, min(news.at_tokens - news.kept_tokens, account.tokens))
+        if news.version >= account.doubt[news.fragment]:
+            account.doubt[news.fragment] = NEVER
+
+    def fell_back(self, fragment: Fragment, merged: int) -> None:
+        """A fragment goes on from an older value with so many tokens: what was merged into it since is lost."""
+        gone = self.merged_in[fragment] - merged
+        self.merged_in[fragment] = merged
+        self.totals.merged -= gone
+        self.totals.lost += gone
+
+    def came_into_doubt(self, fragment: Fragment, until: Version) -> None:
+        """Rounds that nobody remembers may have merged what is open. What of it is not merged before ``until`` is
+        applied counts as lost: how much of it was only in flight, nobody can tell."""
+        for account in self.accounts.values():
+            account.doubt[fragment] = until
 
     def close_account(self, learner: LearnerId, *, lost: bool, why: str) -> None:
         """A life ends: its open work is lost with it, or discarded on purpose."""
         account = self.accounts.pop(learner)
-        rest = sum(account.open(Fragment(p)) for p in range(self.num_fragments))
-        if lost:
-            self.totals.lost += rest
-        else:
-            self._discard(rest, why)
+        for p in map(Fragment, range(self.num_fragments)):
+            if lost or account.doubt[p] != NEVER:
+                self._lose(learner, account.open(p))
+            else:
+                self._discard(account.open(p), why)
 
     def open_total(self) -> int:
         return sum(a.open(Fragment(p)) for a in self.accounts.values() for p in range(self.num_fragments))
 
+    def promised_total(self) -> int:
+        return sum(map(sum, self.promised_by.values()))
+
     def balances(self) -> bool:
-        """consumed · P = merged + discarded + lost + open, exactly."""
-        spent = self.totals.merged + self.totals.discarded + self.totals.lost + self.open_total()
-        return self.consumed * self.num_fragments == spent
+        """consumed · P = merged + promised + discarded + lost + open, exactly."""
+        settled = self.totals.merged + self.totals.discarded + self.totals.lost
+        return self.consumed * self.num_fragments == settled + self.promised_total() + self.open_total()
 
     def in_tokens(self) -> Mapping[str, int]:
         """The totals in whole tokens, which add up exactly: the fractions go to the largest remainders."""
@@ -139,6 +203,7 @@ class Ledger:
             "merged": self.totals.merged,
             "discarded": self.totals.discarded,
             "lost": self.totals.lost,
+            "promised": self.promised_total(),
             "open": self.open_total(),
         }
         whole = {name: value // self.num_fragments for name, value in parts.items()}
@@ -153,21 +218,48 @@ class Ledger:
         return Ledger(
             num_fragments=self.num_fragments,
             consumed=self.consumed,
+            merged_in=list(self.merged_in),
             totals=Totals(merged=self.totals.merged, discarded=self.totals.discarded, lost=self.totals.lost),
             accounts={
-                name: Account(tokens=a.tokens, marks=list(a.marks), merged=list(a.merged))
+                name: Account(tokens=a.tokens, marks=list(a.marks), merged=list(a.merged), doubt=list(a.doubt))
                 for name, a in self.accounts.items()
             },
+            promised_by={name: list(waiting) for name, waiting in self.promised_by.items()},
             discarded_by=dict(self.discarded_by),
+            lost_by=dict(self.lost_by),
             merged_by=dict(self.merged_by),
             consumed_by=dict(self.consumed_by),
         )
+
+    def _has_room_for(self, news: int) -> bool:
+        """No run trains on so many tokens; a learner that says so must not make sums that no file holds."""
+        return (self.consumed + news) * self.num_fragments <= MOST_FRAGMENT_TOKENS
+
+    def _take(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> None:
+        """They are spoken for, and no longer open."""
+        account = self.accounts[learner]
+        # What lies before them was overwritten, though we may not have been told yet.
+        self._pass(account, fragment, total_tokens - tokens)
+        account.merged[fragment] += tokens
+
+    def _book_merged(self, learner: LearnerId, fragment: Fragment, tokens: int) -> None:
+        self.totals.merged += tokens
+        self.merged_in[fragment] += tokens
+        self.merged_by[learner] = self.merged_by.get(learner, 0) + tokens
+
+    def _lose(self, learner: LearnerId, tokens: int) -> None:
+        self.totals.lost += tokens
+        if tokens:
+            self.lost_by[learner] = self.lost_by.get(learner, 0) + tokens
 
     def _pass(self, account: Account, fragment: Fragment, mark: int) -> None:
         """The work of this fragment begins at ``mark`` now: what lies before it is merged already, or discarded."""
         passed = max(0, mark - account.marks[fragment])
         used = min(passed, account.merged[fragment])
-        self._discard(passed - used, "in-flight" if used else "not-merged")
+        if account.doubt[fragment] == NEVER:
+            self._discard(passed - used, "in-flight" if used else "not-merged")
+        else:
+            self.totals.lost += passed - used
         account.marks[fragment] += passed
         account.merged[fragment] -= used
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gruppetto.protocol.grace import ema
+from gruppetto.protocol.heading import Heading
 from gruppetto.protocol.messages import Hello
 from gruppetto.protocol.state import MemberState
 from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Version
@@ -57,6 +58,23 @@ class Member:
     ready_since: float | None = None
     versions: dict[Fragment, Version] = field(default_factory=dict)
     """The newest version it reported as applied, per fragment."""
+    norm: float | None = None
+    """Of its last contribution that came to the norm gate."""
+    cosine: float | None = None
+    """Of its last contribution that was folded, against the momentum."""
+    heading: Heading = field(default_factory=Heading)
+    retired: bool = False
+    """Its data slot went to a newcomer while it was silent; it may not know."""
+    donates_at: str = ""
+    """Where it gives its state away; empty: nowhere."""
+    turn: int = 0
+    """When it was last named first as a donor; rises from one naming to the next."""
+    sent_to: LearnerId | None = None
+    """The donor that was named first to it, for as long as it joins."""
+    continues: str = ""
+    """The session from whose part of a checkpoint this process goes on, in the same life."""
+    awaited: bool = False
+    """See :class:`~gruppetto.protocol.state.MemberState`."""
 
     def is_live(self) -> bool:
         return self.phase is MemberPhase.LIVE
@@ -114,8 +132,12 @@ class Membership:
         if member is None:
             return Arrival.NEW
         if member.session == hello.session:
-            # Who has said goodbye and comes back begins a new life: the account of the last one is closed.
-            return Arrival.REBORN if member.phase is MemberPhase.LEFT else Arrival.RETURNED
+            # Who has said goodbye and comes back begins a new life: the account of the last one is closed. So does who
+            # remembers a life that we do not: its account was lost with a life of the syncer.
+            ended = member.phase is MemberPhase.LEFT or hello.incarnation > member.incarnation
+            return Arrival.REBORN if ended else Arrival.RETURNED
+        if member.awaited and member.session == hello.continues and member.phase is not MemberPhase.LEFT:
+            return Arrival.RETURNED
         if 0 < hello.incarnation <= member.incarnation and hello.run_id:
             return Arrival.SUPERSEDED
         return Arrival.REBORN
@@ -177,6 +199,7 @@ class Membership:
                 incarnation=m.incarnation,
                 slot=m.slot,
                 gone=m.phase is MemberPhase.LEFT,
+                awaited=m.awaited,
             )
             for m in self
         )
@@ -193,6 +216,7 @@ class Membership:
                     slot=s.slot,
                     phase=phase,
                     connected=False,
+                    awaited=s.awaited,
                 )
             )
 

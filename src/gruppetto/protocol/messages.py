@@ -15,7 +15,11 @@ contribution whose bytes lie with the shell, an :class:`Announcement` names vers
       │ ◀──────────────────────────── Ask   │   the fragments due at round t
       │ Answer | Deferred ───────────────▶ │   the contribution, or "at my next step boundary"
       │ ◀────────────────────── Rejection   │   with the reason, when it may not be merged
+      │ ◀────────────────────── Clipping    │   merged, but shortened or for less than it claims
       │ ◀─────────────────── Announcement   │   round t is closed; these are the new versions
+      │ Answer, parting ─────────────────▶ │   on notice: what it has of every fragment, ahead of its round
+      │ ◀───────────────────────── Marker   │   here the cut of a checkpoint goes through this stream
+      │ Marked ──────────────────────────▶ │   my part of it is saved, or why it is not
       │ Goodbye ─────────────────────────▶ │
 """
 
@@ -24,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gruppetto.protocol.units import UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import NO_EPOCH, UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = [
     "Announcement",
@@ -33,12 +37,17 @@ __all__ = [
     "ApplyMode",
     "Ask",
     "Begin",
+    "ClipCause",
+    "Clipping",
     "Deferred",
+    "Donor",
     "FromLearner",
     "FromSyncer",
     "Goodbye",
     "Heartbeat",
     "Hello",
+    "Marked",
+    "Marker",
     "Progress",
     "Refusal",
     "RefusalReason",
@@ -63,6 +72,8 @@ class RefusalReason(StrEnum):
     """The run has reached its last round."""
     CANNOT_SEED = "cannot-seed"
     """The syncer holds no weights yet and this learner has none to give."""
+    AHEAD = "ahead"
+    """The learner holds weights that this run has not made: it was resumed from an earlier moment."""
 
 
 class RejectionReason(StrEnum):
@@ -79,7 +90,17 @@ class RejectionReason(StrEnum):
     NO_WORK = "no-work"
     IMPLAUSIBLE_COUNTS = "implausible-counts"
     NOT_FINITE = "not-finite"
+    NORM = "norm"
     MALFORMED = "malformed"
+
+
+class ClipCause(StrEnum):
+    """Why a contribution is merged for less than it holds (section 6)."""
+
+    NORM = "norm"
+    """A piece is far longer than what learners offer for it: it is folded with its yardstick for a norm."""
+    WEIGHT = "weight"
+    """Its token counts would let it dominate: it is folded with the largest weight that is allowed."""
 
 
 class ApplyMode(StrEnum):
@@ -108,6 +129,22 @@ class Hello:
     """The base version it holds of each fragment; empty when it holds none."""
     can_seed: bool = True
     """It has initial weights to give, should the syncer have none."""
+    donates_at: str = ""
+    """Where other learners can ask it for its state, HOST:PORT; empty: nowhere."""
+    needs_state: bool = False
+    """It begins, and would rather take optimizer state and bases from another learner than begin without."""
+    epoch: Epoch = NO_EPOCH
+    """The last life of the syncer that it has heard of."""
+    continues: str = ""
+    """The session whose part of a checkpoint it goes on from, if the whole run is resumed from that checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Donor:
+    """A live learner that gives its state to those who begin."""
+
+    learner: LearnerId
+    address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +154,8 @@ class Welcome:
     run_id: str
     epoch: Epoch
     incarnation: Incarnation
+    goes_on: bool = False
+    """In the life that the Hello says it continues."""
     slot: int
     """The data slot leased to this learner."""
     cursor: int
@@ -136,6 +175,8 @@ class Welcome:
     blend_alpha: float
     rounds: Round | None
     """The last round T; None for a run without an end."""
+    donors: tuple[Donor, ...] = ()
+    """Whom to ask for a state, best first; empty for who needs none, and while nobody has one to give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +185,8 @@ class Refusal:
 
     reason: RefusalReason
     text: str
+    epoch: Epoch = NO_EPOCH
+    """Whose refusal it is, if it has begun to serve a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +256,10 @@ class Answer:
     layout_hash: str
     finite: bool = True
     """Every value is finite. Set by the receiver, who looked."""
+    norms: tuple[float, ...] = ()
+    """The norm of each piece of the fragment. Set by the receiver, who looked; empty where nobody did."""
+    parting: bool = False
+    """The learner leaves: nobody asked, and ``round`` is the next at which the fragment is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +285,18 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """A contribution was merged, but not for all it claims."""
+
+    epoch: Epoch
+    round: Round
+    fragment: Fragment
+    cause: ClipCause
+    factor: float
+    """How many times too long its longest piece was, or too heavy the whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
     """Global fragments are ready to be pulled. ``round`` is the newest closed round."""
 
@@ -246,6 +305,33 @@ class Announcement:
     versions: tuple[tuple[Fragment, Version], ...]
     finished: bool = False
     """This was the last round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """A whole-run checkpoint cuts this learner's stream here: what was announced before belongs to it, nothing after.
+
+    Travels in order with the announcements; see :mod:`gruppetto.protocol.marking`.
+    """
+
+    epoch: Epoch
+    mark: str
+    """The name of the checkpoint."""
+    round: Round
+    """The newest round that the syncer's part holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """A learner has saved its part of a checkpoint, or says why it has not."""
+
+    learner: LearnerId
+    incarnation: Incarnation
+    epoch: Epoch
+    mark: str
+    ok: bool
+    text: str
+    """Where the part lies, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,5 +350,5 @@ class Goodbye:
     incarnation: Incarnation
 
 
-FromLearner = Hello | Progress | Answer | Deferred | Heartbeat | Goodbye
-FromSyncer = Welcome | Refusal | Begin | Ask | Rejection | Announcement
+FromLearner = Hello | Progress | Answer | Deferred | Marked | Heartbeat | Goodbye
+FromSyncer = Welcome | Refusal | Begin | Ask | Rejection | Clipping | Announcement | Marker

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gruppetto.protocol.membership import Member
-from gruppetto.protocol.messages import Hello, Refusal, RefusalReason, Welcome
+from gruppetto.protocol.messages import Donor, Hello, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.units import Epoch, Round, Version
+from gruppetto.protocol.units import NEVER, Epoch, Round, Version
 
 __all__ = ["refusal_for", "welcome_for"]
 
@@ -16,13 +18,16 @@ def refusal_for(
     run_id: str,
     layout_hash: str,
     superseded: bool,
+    newest_round: Round,
+    went_back: Iterable[tuple[Epoch, Round]] = (),
     finished_at: Round | None,
     needs_weights: bool,
 ) -> Refusal | None:
     """The first reason to keep a learner out, with what to do; None to let it in.
 
-    ``superseded``: a newer process has its name. ``finished_at``: the last round, once reached. ``needs_weights``:
-    there are none yet and nobody has been asked for any.
+    ``superseded``: a newer process has its name. ``newest_round``: the newest that anybody may know of. ``went_back``:
+    see :class:`~gruppetto.protocol.state.SyncerState`. ``finished_at``: the last
+    round, once reached. ``needs_weights``: there are none yet and nobody has been asked for any.
     """
     if hello.run_id and hello.run_id != run_id:
         text = f"this syncer serves run {run_id}, the learner belongs to {hello.run_id}; check the address"
@@ -33,6 +38,13 @@ def refusal_for(
     if superseded:
         text = f"another process has taken the name {hello.learner!r}; give each process its own name"
         return Refusal(reason=RefusalReason.SUPERSEDED, text=text)
+    held = max(hello.versions, default=NEVER)
+    if held > newest_round or any(hello.epoch < epoch and held > round for epoch, round in went_back):
+        text = (
+            f"the learner holds weights of a round {held} that this run, which is at round {newest_round}, has not "
+            "made: it was resumed from an earlier moment; start the learner from its part of that checkpoint, or afresh"
+        )
+        return Refusal(reason=RefusalReason.AHEAD, text=text)
     if finished_at is not None:
         return Refusal(reason=RefusalReason.FINISHED, text=f"the run reached its last round, {finished_at}")
     if needs_weights and not hello.can_seed:
@@ -52,12 +64,15 @@ def welcome_for(
     versions: tuple[Version, ...],
     seed: bool,
     begun: bool,
+    donors: tuple[Donor, ...] = (),
+    goes_on: bool = False,
 ) -> Welcome:
     """What a learner needs to take part: its life, its data, the state of the run and the run's dials."""
     return Welcome(
         run_id=run_id,
         epoch=epoch,
         incarnation=member.incarnation,
+        goes_on=goes_on,
         slot=member.slot,
         cursor=cursor,
         round=round,
@@ -70,4 +85,5 @@ def welcome_for(
         apply=setting.apply,
         blend_alpha=setting.blend_alpha,
         rounds=None if setting.rounds is None else Round(setting.rounds),
+        donors=donors,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -48,19 +48,27 @@ class OpenRound:
     """Who was asked, and its clock then."""
     admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)
     """Tokens booked as merged, per admitted contribution."""
+    early: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
+    """Those of them that came before the round asked, from learners that left on notice."""
     rejected: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
+    too_long: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
+    """Offered beyond the yardstick under ``norm_gate = "reject"``, refused or not."""
     expected_at: dict[LearnerId, float] = field(default_factory=dict)
     """When a learner that deferred will be at its next step boundary, by its own word."""
     folding: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
 
     def answers(self) -> int:
         """Admitted contributions of the fragment that has the fewest."""
-        if len(self.due) == 1:
-            return len(self.admitted)
-        per_fragment = dict.fromkeys(self.due, 0)
-        for _, fragment in self.admitted:
-            per_fragment[fragment] += 1
-        return min(per_fragment.values(), default=0)
+        return self._fewest(self.admitted)
+
+    def answers_that_count(self, live: Sequence[Member]) -> int:
+        """What came ahead of the round counts like any other answer, but not alone: one who has left must not close a
+        round before those who ride have had their turn, nor when nobody rides."""
+        if self.early and not self._fewest(self.admitted.keys() - self.early):
+            to_come = [m for m in live if m.learner in self.asked and not self.has_settled(m.learner)]
+            if to_come or not live:
+                return 0
+        return self.answers()
 
     def participants(self) -> tuple[LearnerId, ...]:
         return tuple(sorted({learner for learner, _ in self.admitted}))
@@ -83,6 +91,14 @@ class OpenRound:
         """
         past = [m for m in live if m.clock > self.round]
         return sum(1 for m in past if m.clock > self._still_with(m))
+
+    def _fewest(self, contributions: Collection[tuple[LearnerId, Fragment]]) -> int:
+        if len(self.due) == 1:
+            return len(contributions)
+        per_fragment = dict.fromkeys(self.due, 0)
+        for _, fragment in contributions:
+            per_fragment[fragment] += 1
+        return min(per_fragment.values(), default=0)
 
     def _still_with(self, member: Member) -> int:
         """The last clock at which waiting costs this learner nothing."""

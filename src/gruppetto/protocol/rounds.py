@@ -38,38 +38,62 @@ class Rounds(Standing):
         if self.phase is not Phase.SEEDING or self.members.current(event.learner, event.incarnation) is None:
             return
         self.versions = (Version(0),) * self.setting.num_fragments
-        self.phase = Phase.PERSISTING
-        self._persist(self._all_fragments())
+        self.yardsticks.begin(event.value_norms)
+        self._news = self._all_fragments()
+        self._unsaved.update(self._news)
+        self._persist()
 
     def _on_folded(self, now: float, event: Folded) -> None:
         if self._open is not None and event.round == self._open.round:
             self._open.folding.discard((event.learner, event.fragment))
+        else:
+            self._early.folded(event.learner, event.fragment)
+        member = self.members.get(event.learner)
+        if event.cosine is not None and member is not None:
+            member.cosine = event.cosine
+            member.heading.saw(event.cosine)
+            self._alarms.direction({m.learner: m.heading for m in self.members.live()})
 
     def _on_outer_stepped(self, now: float, event: OuterStepped) -> None:
         if self.phase is not Phase.MERGING or self._open is None or event.round != self._open.round:
             return
         good = tuple(p for p in self._open.due if p not in event.not_finite)
         for learner, fragment in sorted(self._open.admitted):
+            self.ledger.kept(learner, fragment)
             if fragment in event.not_finite:
                 self.ledger.voided(learner, fragment, self._open.admitted[learner, fragment])
         self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
-        self.round = event.round
-        self.phase = Phase.PERSISTING
+        self.round, self._news = event.round, good
+        self._unsaved.update(good)
         self._alarms.not_finite(event.round, event.not_finite)
         self._alarms.zero_update(event.round, event.zero)
-        self._persist(good)
+        if self._needs_commit():
+            self._persist()
+        else:
+            self._publish()
+
+    def _needs_commit(self) -> bool:
+        """The last commit does not allow this round to be published, there will be no other to save it with, or a
+        checkpoint waits for one."""
+        waits = self._mark is not None and self._mark.round is None
+        return waits or self.round > self._may_publish_until or self._is_last(self.round)
 
     def _on_persisted(self, now: float, event: Persisted) -> None:
         if self.phase is not Phase.PERSISTING or event.round != self.round:
             return
         self._persist_retry_at = None
         self._alarms.persist_failed(event.round, None)
-        self.phase = Phase.PUBLISHING
+        self._unsaved.clear()
+        self._may_publish_until = self.round if self._is_last(self.round) else Round(self.round + self.setting.reserve)
+        self._publish()
+
+    def _publish(self) -> None:
+        self.phase, self.republishing = Phase.PUBLISHING, ()
         self.published, self.published_round = self.versions, self.round
         message = Announcement(
             epoch=self.epoch,
             round=self.round,
-            versions=tuple((p, self.versions[p]) for p in self._persisting),
+            versions=tuple((p, self.versions[p]) for p in self._news),
             finished=self._is_last(self.round),
         )
         self._out.append(Publish(to=tuple(m.learner for m in self.members.connected()), message=message))
@@ -84,7 +108,7 @@ class Rounds(Standing):
         if self.phase is not Phase.PUBLISHING or event.round != self.round:
             return
         if self._open is None:
-            self.phase = Phase.STARTING
+            self.phase = Phase.FINISHED if self._is_last(self.round) else Phase.STARTING
             return
         assert self._open.closed_at is not None
         self.measured.sync_took(now - self._open.closed_at)
@@ -121,7 +145,9 @@ class Rounds(Standing):
             self.waiting_for = f"round {self.round} to be durable"
             if self._persist_retry_at is not None and now >= self._persist_retry_at:
                 self._persist_retry_at = None
-                self._persist(self._persisting)
+                if self.republishing:
+                    self._alarms.went_back(self.round, self._unseen, self.republishing)
+                self._persist()
         if self.phase is Phase.FINISHED:
             self.waiting_for = "nothing: the run is finished"
 
@@ -141,6 +167,7 @@ class Rounds(Standing):
     def _open_next_round(self, now: float) -> None:
         following = Round(self.round + 1)
         self._open = OpenRound(round=following, due=self.schedule.due(following), opened_at=now)
+        self._early.move_to(self._open)
         self.phase = Phase.QUORUM
 
     def _ask_if_quorum(self, now: float) -> None:
@@ -200,7 +227,7 @@ class Rounds(Standing):
             return Verdict(close=True, why="nothing is due")
         assert opened.asked_at is not None
         quorum = self._quorum(len(live))
-        answers, waited_for = opened.answers(), opened.waited_for(live)
+        answers, waited_for = opened.answers_that_count(live), opened.waited_for(live)
         self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
         stuck = answers < quorum <= len(live) and not waited_for
         self._alarms.answers_short(now, opened.round, answers=answers, quorum=quorum, stuck=stuck)
@@ -228,13 +255,14 @@ class Rounds(Standing):
 
     def _next_wake(self) -> float | None:
         times = [self.members.next_expiry(self.setting.liveness_s), self._persist_retry_at]
+        times.append(self._mark.give_up_at if self._mark is not None else None)
         if self.phase is Phase.STARTING:
             # Below the quorum patience ends nothing: whoever comes next wakes the syncer.
             ready = [m.ready_since for m in self.members.live() if m.ready_since is not None]
             if ready and len(ready) >= self._quorum(len(ready)):
                 times.append(min(ready) + self.setting.start_timeout_s)
         if self.phase is Phase.GRACE and self._open is not None and self._open.asked_at is not None:
-            opened = self._open
-            if opened.closing is None and opened.answers() >= self._quorum(len(self.members.live())):
+            opened, live = self._open, self.members.live()
+            if opened.closing is None and opened.answers_that_count(live) >= self._quorum(len(live)):
                 times.append(self._open.asked_at + opened.grace_s)
         return min((t for t in times if t is not None), default=None)

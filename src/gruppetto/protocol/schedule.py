@@ -43,6 +43,14 @@ class Schedule:
         last = -(-(phase + 1) * self.num_fragments // self.sync_period)
         return tuple(Fragment(p) for p in range(first, last))
 
+    def next_due(self, fragment: Fragment, after: Round) -> Round:
+        """The first round past ``after`` at which ``fragment`` is due.
+
+        >>> Schedule(num_fragments=4, sync_period=8).next_due(Fragment(1), Round(2))
+        10
+        """
+        return Round(after + 1 + (self.offset(fragment) - after - 1) % self.sync_period)
+
     def due_within(self, first: Round, num_rounds: int) -> tuple[Fragment, ...]:
         """The fragments due at any of ``num_rounds`` rounds from ``first`` on, ascending."""
         rounds = range(first, first + min(num_rounds, self.sync_period))

@@ -15,6 +15,8 @@ __all__ = ["ProtocolSetting"]
 MAX_FRAGMENTS = 4096
 MAX_SYNC_PERIOD = 1_000_000
 MAX_WINDOW = 1024
+LEAST_EXCESS = 2.0
+"""Half of all honest contributions are longer, and heavier, than their median."""
 MAX_LEARNERS = 4096
 """A bound on membership, so that no stream of fresh names can fill the syncer's memory."""
 
@@ -57,12 +59,26 @@ class ProtocolSetting:
     """What a learner does with a fragment that arrives: ``overwrite`` as in the paper, ``blend``, or ``carry``."""
     blend_alpha: float = 0.5
     """α of ``apply = "blend"``: the share that stays local."""
+    norm_gate: Literal["clip", "reject", "off"] = "clip"
+    """A contribution far longer than what learners lately offered: fold it with a usual norm, refuse it (never those of
+    a majority, and never so that a quorum is missed: these are clipped), or take it as it is."""
+    norm_factor: float = 10.0
+    """How many times the usual norm of a tensor is far longer."""
+    weight_cap: float | None = 8.0
+    """A contribution counts at most so many times as much as a usual one; None: whatever its tokens say."""
     liveness_s: float = 10.0
     """A learner without a heartbeat for this long is not live. The one time-out; all else is measured."""
     start_learners: int | None = None
     """Training begins when this many are ready; None: the quorum is enough."""
     start_timeout_s: float = 60.0
     """... or when the first has been ready for this long and the quorum is there."""
+    durability: Literal["round", "interval"] = "round"
+    """``round``: every round is durable before it is published, and a dead syncer loses none. ``interval``: only every
+    ``durability_rounds``-th is, and a dead syncer may lose the rounds since."""
+    durability_rounds: int = 24
+    """Rounds from one commit to the next under ``durability = "interval"``; one fewer may be lost."""
+    checkpoint_timeout_s: float = 600.0
+    """A checkpoint of the whole run waits so long for its parts; who has not answered by then is left out."""
     num_slots: int | None = None
     """Data slots, leased to learners; None: twice the learners expected, 16 at least. Spare ones serve late joiners."""
 
@@ -71,7 +87,7 @@ class ProtocolSetting:
             if not field.name.startswith("_"):
                 self._check_kind(field.name)
         Schedule(num_fragments=self.num_fragments, sync_period=self.sync_period)
-        at_least_one = ("num_learners", "min_quorum", "rounds", "start_learners", "num_slots")
+        at_least_one = ("num_learners", "min_quorum", "rounds", "start_learners", "num_slots", "durability_rounds")
         for name in at_least_one:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -85,6 +101,7 @@ class ProtocolSetting:
             ("sync_period", MAX_SYNC_PERIOD),
             ("snapshot_window", MAX_WINDOW),
             ("num_slots", 1_000_000),
+            ("durability_rounds", 1_000_000),
         ):
             value = getattr(self, name)
             if value is not None and value > most:
@@ -129,7 +146,15 @@ class ProtocolSetting:
             raise SettingError(
                 "ema_factor is 0", where="run.ema_factor", fix="use more than 0, or nothing is ever measured"
             )
-        for name in ("liveness_s", "start_timeout_s"):
+        for name in ("norm_factor", "weight_cap"):
+            value = getattr(self, name)
+            if value is not None and value < LEAST_EXCESS:
+                raise SettingError(
+                    f"{name} is {value}",
+                    where=f"run.{name}",
+                    fix=f"use {LEAST_EXCESS:g} or more: half of all honest contributions are above the usual one",
+                )
+        for name in ("liveness_s", "start_timeout_s", "checkpoint_timeout_s"):
             if not getattr(self, name) > 0:
                 raise SettingError(
                     f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use more than 0 seconds"
@@ -139,10 +164,14 @@ class ProtocolSetting:
         value = getattr(self, name)
         where = f"run.{name}"
         match name:
-            case "when_short" | "stale" | "apply":
-                allowed = {"when_short": ("wait", "degrade"), "stale": ("reject", "accept"), "apply": tuple(ApplyMode)}[
-                    name
-                ]
+            case "when_short" | "stale" | "apply" | "norm_gate" | "durability":
+                allowed = {
+                    "when_short": ("wait", "degrade"),
+                    "stale": ("reject", "accept"),
+                    "apply": tuple(ApplyMode),
+                    "norm_gate": ("clip", "reject", "off"),
+                    "durability": ("round", "interval"),
+                }[name]
                 if value not in allowed:
                     raise SettingError(f"{name} is {value!r}", where=where, fix="use one of " + ", ".join(allowed))
                 if name == "apply":
@@ -150,7 +179,18 @@ class ProtocolSetting:
             case "grace":
                 if not isinstance(value, bool):
                     raise SettingError(f"{name} is {value!r}", where=where, fix="use true or false")
-            case "grace_factor" | "ema_factor" | "blend_alpha" | "liveness_s" | "start_timeout_s":
+            case "weight_cap" if value is None:
+                pass
+            case (
+                "grace_factor"
+                | "ema_factor"
+                | "blend_alpha"
+                | "norm_factor"
+                | "weight_cap"
+                | "liveness_s"
+                | "start_timeout_s"
+                | "checkpoint_timeout_s"
+            ):
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                     raise SettingError(f"{name} is {value!r}", where=where, fix="use a finite number")
             case "rounds" | "start_learners" | "num_slots" if value is None:
@@ -167,6 +207,11 @@ class ProtocolSetting:
     def slots(self) -> int:
         """The number of data slots, resolved."""
         return self.num_slots if self.num_slots is not None else max(16, 2 * self.num_learners)
+
+    @property
+    def reserve(self) -> int:
+        """Rounds that may be published between two commits."""
+        return self.durability_rounds - 1 if self.durability == "interval" else 0
 
     @property
     def to_begin(self) -> int:

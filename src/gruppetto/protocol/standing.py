@@ -1,18 +1,27 @@
-"""What the syncer's core knows, and its smallest deeds. :mod:`hearing` and :mod:`rounds` stand on it."""
+"""What the syncer's core knows, and its smallest deeds. :mod:`hearing`, :mod:`rounds`, :mod:`marking` stand on it."""
 
 from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
 
 from gruppetto.protocol.actions import MemberChanged, Persist, Send, SyncerAction
 from gruppetto.protocol.alarms import Alarms
 from gruppetto.protocol.grace import MeasuredTimes
 from gruppetto.protocol.ledger import Ledger
 from gruppetto.protocol.membership import Member, Membership
-from gruppetto.protocol.messages import Announcement, Ask, Begin, Refusal, Rejection, Welcome
+from gruppetto.protocol.messages import Announcement, Ask, Begin, Clipping, Marker, Refusal, Rejection, Welcome
+from gruppetto.protocol.norms import Ballot, Yardsticks
+from gruppetto.protocol.parting import EarlyParts
 from gruppetto.protocol.quorum import effective_quorum
+from gruppetto.protocol.recovery import republished
 from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.settings import MAX_LEARNERS, ProtocolSetting
-from gruppetto.protocol.state import SyncerState
-from gruppetto.protocol.units import FIRST_EPOCH, Epoch, Fragment, LearnerId, Round, Version
+from gruppetto.protocol.state import OlderValue, SyncerState
+from gruppetto.protocol.units import FIRST_EPOCH, NEVER, Epoch, Fragment, LearnerId, Round, Version
+
+if TYPE_CHECKING:
+    from gruppetto.protocol.marking import OpenMark
 
 __all__ = ["Standing"]
 
@@ -28,7 +37,11 @@ class Standing:
         layout_hash: str,
         epoch: Epoch = FIRST_EPOCH,
         state: SyncerState | None = None,
+        unseen: int = 0,
+        damaged: tuple[OlderValue, ...] = (),
     ) -> None:
+        """``state`` is what an earlier life left; ``unseen`` rounds after it may have been published, and the values at
+        hand of the fragments in ``damaged`` are older than it says (:mod:`gruppetto.protocol.recovery`)."""
         self.setting = setting
         self.run_id, self.layout_hash, self.epoch = run_id, layout_hash, epoch
         self.schedule = setting.schedule
@@ -38,23 +51,41 @@ class Standing:
         self.round = Round(0)
         self.versions: tuple[Version, ...] = ()
         self.published: tuple[Version, ...] = ()
-        """What a learner may pull: never anything that is not durable."""
+        """What a learner may pull: never anything that the last commit does not allow."""
         self.published_round = Round(0)
-        """The newest round that is durable: the only one that anybody outside may know of."""
+        """The newest round that is durable, or in the reserve of the last commit: the only one anybody may know of."""
+        self.republishing: tuple[Fragment, ...] = ()
+        """Fragments whose value is about to get a new version, since the old one may have had another value."""
         self.members = Membership(num_slots=setting.slots, max_learners=MAX_LEARNERS)
         self.ledger = Ledger(num_fragments=setting.num_fragments)
         self.cursors: dict[int, int] = {}
         self.rejected: dict[str, int] = {}
+        self.clipped: dict[str, int] = {}
+        self.yardsticks = Yardsticks(sync_period=setting.sync_period)
+        """Of norms, by fragment and piece."""
+        self.weights = Ballot()
+        """The usual weight of a contribution."""
         self.measured = MeasuredTimes(factor=setting.ema_factor)
         self._open: OpenRound | None = None
+        self._early = EarlyParts()
+        self._mark: OpenMark | None = None
         self._seeder: LearnerId | None = None
         self._to_begin = setting.to_begin
         self._persist_retry_at: float | None = None
-        self._persisting: tuple[Fragment, ...] = ()
+        self._news: tuple[Fragment, ...] = ()
+        """What the next publication brings."""
+        self._unsaved: set[Fragment] = set()
+        """Fragments that have changed since the last commit."""
+        self._may_publish_until = Round(0)
+        """The last round that the last commit allows to be published."""
+        self._unseen = 0
+        self.went_back: tuple[tuple[Epoch, Round], ...] = ()
+        """See :class:`~gruppetto.protocol.state.SyncerState`."""
         self._out: list[SyncerAction] = []
         self._alarms = Alarms(lambda alarm: self._out.append(alarm), solo_rounds=max(32, setting.sync_period))
         if state is not None:
             self._restore(state)
+            self._republish(unseen, damaged)
 
     def snapshot(self) -> SyncerState:
         """What must survive a crash."""
@@ -68,6 +99,13 @@ class Standing:
             cursors=tuple(sorted(self.cursors.items())),
             ledger=self.ledger.copy(),
             rejected=tuple(sorted(self.rejected.items())),
+            clipped=tuple(sorted(self.clipped.items())),
+            yardsticks=self.yardsticks.voted(self.setting.num_fragments),
+            value_norms=self.yardsticks.value_norms,
+            usual_share=self.yardsticks.share,
+            usual_weight=self.weights.medians[0] if self.weights.medians else 0.0,
+            reserve=0 if self._is_last(self.round) else self.setting.reserve,
+            went_back=self.went_back,
         )
 
     @property
@@ -84,11 +122,32 @@ class Standing:
         # Those who were training go on at once; a restart is no new start.
         self._to_begin = self.setting.min_quorum
         self.ledger = state.ledger.copy()
+        self.ledger.broken()
         self.cursors = dict(state.cursors)
         self.rejected = dict(state.rejected)
+        self.clipped = dict(state.clipped)
+        self.yardsticks.begin(state.value_norms, state.yardsticks, state.usual_share)
+        self.weights = Ballot(before=(state.usual_weight,))
+        self.went_back = state.went_back
         self.members.restore(state.members)
         if self.versions:
             self.phase = Phase.FINISHED if self._is_last(self.round) else Phase.STARTING
+
+    def _republish(self, unseen: int, damaged: tuple[OlderValue, ...]) -> None:
+        """Give what may not be what it is called a name of its own, before anything else happens."""
+        for value in damaged:
+            self.ledger.fell_back(value.fragment, value.merged)
+        round, again = republished(self.schedule, self.round, unseen=unseen, damaged=damaged)
+        if round == self.round or not self.versions:
+            return
+        for p in again:
+            self.ledger.came_into_doubt(p, Version(round))
+        self.published = tuple(NEVER if p in again else v for p, v in enumerate(self.versions))
+        self.versions = tuple(Version(round) if p in again else v for p, v in enumerate(self.versions))
+        self.round, self._unseen, self.republishing, self._news = round, unseen, again, again
+        self._unsaved.update(again)
+        self.phase = Phase.PERSISTING
+        self._persist_retry_at = -math.inf  # with the first event
 
     def _quorum(self, live: int) -> int:
         return effective_quorum(
@@ -109,12 +168,16 @@ class Standing:
         if missing:
             self._send(member.learner, member.session, Ask(epoch=self.epoch, round=opened.round, fragments=missing))
 
-    def _persist(self, fragments: tuple[Fragment, ...]) -> None:
-        self._persisting = fragments
-        self._out.append(Persist(round=self.round, fragments=fragments, state=self.snapshot()))
+    def _persist(self) -> None:
+        """Everything that has changed since the last commit."""
+        self.phase = Phase.PERSISTING
+        self._out.append(Persist(round=self.round, fragments=tuple(sorted(self._unsaved)), state=self.snapshot()))
 
     def _send(
-        self, to: LearnerId, session: str, message: Welcome | Refusal | Begin | Ask | Rejection | Announcement
+        self,
+        to: LearnerId,
+        session: str,
+        message: Welcome | Refusal | Begin | Ask | Rejection | Clipping | Announcement | Marker,
     ) -> None:
         self._out.append(Send(to=to, session=session, message=message))
 

@@ -1,13 +1,16 @@
 """The syncer's core: events in, actions out, time as an argument (section 3).
 
-One class in three files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.hearing` (what
-learners say), :mod:`~gruppetto.protocol.rounds` (how a round goes).
+One class in five files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
+(contributions compared with each other), :mod:`~gruppetto.protocol.hearing` (what learners say),
+:mod:`~gruppetto.protocol.rounds` (how a round goes), :mod:`~gruppetto.protocol.marking` (how a checkpoint of the whole
+run is cut).
 """
 
 from __future__ import annotations
 
 from gruppetto.protocol.actions import SyncerAction
 from gruppetto.protocol.events import (
+    CheckpointRecorded,
     Folded,
     LinkLost,
     OuterStepped,
@@ -17,16 +20,18 @@ from gruppetto.protocol.events import (
     Seeded,
     Settle,
     SyncerEvent,
+    TakeCheckpoint,
     Tick,
 )
 from gruppetto.protocol.hearing import Hearing
-from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Hello, Progress
+from gruppetto.protocol.marking import Marking
+from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Hello, Marked, Progress
 from gruppetto.protocol.rounds import Rounds
 
 __all__ = ["SyncerCore"]
 
 
-class SyncerCore(Hearing, Rounds):
+class SyncerCore(Hearing, Rounds, Marking):
     """Decides when each round closes, who is in it and with what weight.
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing) and returns what to do. ``wake_at`` is the time
@@ -42,6 +47,7 @@ class SyncerCore(Hearing, Rounds):
         for member in self.members.expire(now, self.setting.liveness_s):
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
             self._choose_another_seeder(member)
+        self._mind_the_mark(now, event)
         self._advance(now)
         self.wake_at = self._next_wake()
         return self._out
@@ -67,4 +73,7 @@ _HANDLERS: dict[type, str] = {
     PersistFailed: "_on_persist_failed",
     Published: "_on_published",
     Settle: "_on_settle",
+    TakeCheckpoint: "_on_take_checkpoint",
+    CheckpointRecorded: "_on_checkpoint_recorded",
+    Marked: "_on_marked",
 }

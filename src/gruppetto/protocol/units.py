@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import NewType
 
-__all__ = ["FIRST_EPOCH", "NEVER", "UNBORN", "Epoch", "Fragment", "Incarnation", "LearnerId", "Round", "Version"]
+__all__ = [
+    "FIRST_EPOCH",
+    "NEVER",
+    "NO_EPOCH",
+    "UNBORN",
+    "Epoch",
+    "Fragment",
+    "Incarnation",
+    "LearnerId",
+    "Round",
+    "Version",
+]
 
 LearnerId = NewType("LearnerId", str)
 """A learner's stable name. It survives restarts."""
@@ -17,6 +28,9 @@ Epoch = NewType("Epoch", int)
 
 UNBORN = Incarnation(0)
 """The incarnation of a learner that has not been welcomed."""
+
+NO_EPOCH = Epoch(0)
+"""Below that of every syncer: where none has been heard of."""
 
 FIRST_EPOCH = Epoch(1)
 """The epoch of a syncer that starts from nothing."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["as_svg", "draw_rival", "draw_run", "save_png"]
+__all__ = ["COLOURS", "INK", "as_svg", "draw_rival", "draw_run", "save", "save_png"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind."""
@@ -66,6 +66,13 @@ def draw_rival(records: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) ->
 
 def save_png(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150, facecolor="white")
+
+
+def save(figure: Figure, place: Path, name: str) -> None:
+    """As ``place/name.png``, and as ``name.svg`` beside it, which the page of the run's report shows."""
+    place.mkdir(exist_ok=True)
+    save_png(figure, place / f"{name}.png")
+    (place / f"{name}.svg").write_text(as_svg(figure, name), encoding="utf-8")
 
 
 def as_svg(figure: Figure, name: str) -> str:
@@ -156,9 +163,24 @@ def _participation(axes: Axes, found: Measures) -> None:
             facecolors=[(0.0, 0.447, 0.698, share) for share in merged / per_bin],
             lw=0,
         )
+    _deaths(axes, found, names)
     axes.set_yticks(range(len(names)), names)
     axes.set_xlim(start, end)
     axes.set_xlabel("seconds; the darker, the more rounds its work was merged in")
+
+
+def _deaths(axes: Axes, found: Measures, names: Sequence[str]) -> None:
+    """A cross where a learner died, a line through all lanes where the syncer did."""
+    for death in found.deaths:
+        at = found.since_it_began(death)
+        if at is None:
+            continue
+        if death.process in names:
+            lane = names.index(death.process)
+            axes.plot([at], [lane], "x", color=COLOURS[1], ms=9, mew=2.5)
+            axes.annotate(f" {death.cause}", (at, lane + 0.4), fontsize="x-small", color=INK, ha="center")
+        else:
+            axes.axvline(at, color=COLOURS[1], ls="--", lw=1)
 
 
 def _anatomy(axes: Axes, found: Measures) -> None:

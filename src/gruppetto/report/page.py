@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE
 from gruppetto.report.story import as_bytes, as_duration
 
 __all__ = ["page"]
@@ -33,6 +34,7 @@ pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 CAPTIONS = {
+    "chaos": "What went wrong, to whom, and who rode meanwhile. Blue: steps. Orange: a process starts. x: a fault.",
     "loss-by-round": "Held-out loss of the global model by round.",
     "loss-by-tokens": "The same by tokens that all learners together trained on.",
     "participation": "Who rode when. A gap is a learner that was away; the others rode on.",
@@ -115,12 +117,30 @@ def _learners(learners: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _lists(report: Mapping[str, Any]) -> list[str]:
     parts = []
+    if report.get("verdict"):
+        judged = [(c["name"], c["state"], c["text"]) for c in report["verdict"]["checks"]]
+        parts += ["<h2>The verdict</h2>", _table(("", "", "found"), judged)]
     if report["rejected"]:
-        counts = [(reason, f"{count:,}") for reason, count in report["rejected"].items()]
-        parts += ["<h2>Contributions that were not merged</h2>", _table(("reason", "count"), counts)]
+        refused = [(reason, f"{count:,}", _advice(ADVICE, reason)) for reason, count in report["rejected"].items()]
+        parts += ["<h2>Contributions that were not merged</h2>", _table(("reason", "count", "means"), refused)]
+    if report.get("clipped"):
+        clipped = [(cause, f"{count:,}", _advice(CLIP_ADVICE, cause)) for cause, count in report["clipped"].items()]
+        parts += ["<h2>Contributions that were merged for less than they hold</h2>"]
+        parts.append(_table(("cause", "count", "means"), clipped))
     if report["recoveries"]:
-        back = [(r["learner"], r["cause"], r["source"], _number(r["seconds"], ".1f")) for r in report["recoveries"]]
-        parts += ["<h2>Recoveries</h2>", _table(("learner", "cause", "state from", "seconds"), back)]
+        back = [
+            (
+                r["learner"],
+                r["cause"],
+                r["source"],
+                _number(r["seconds"], ".1f"),
+                _number(r.get("search_s"), ".1f"),
+                as_bytes(r["payload_bytes"]) if r.get("payload_bytes") else "–",
+            )
+            for r in report["recoveries"]
+        ]
+        head = ("learner", "cause", "state from", "seconds until merged", "of them the search", "from a peer")
+        parts += ["<h2>Recoveries</h2>", _table(head, back)]
     if report["alarms"]:
         parts.append("<h2>Alarms</h2>")
         parts += [f'<p class="bad">{_number(a["t"], ".0f")} s: {escape(a["text"])}</p>' for a in report["alarms"]]
@@ -128,6 +148,11 @@ def _lists(report: Mapping[str, Any]) -> list[str]:
         checks = [(name, str(found)) for name, found in report["checks"].items()]
         parts += ["<h2>Checks of the trace</h2>", _table(("", "found"), checks)]
     return parts
+
+
+def _advice(texts: Mapping[Any, str], name: str) -> str:
+    """What a rejection or a clipping means; nothing for a name that is not known here."""
+    return {str(key): text for key, text in texts.items()}.get(name, "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -16,14 +16,18 @@ from gruppetto.report.summary import summary_of_rival, summary_of_run
 from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
 
-__all__ = ["EVALUATION", "RIVALS", "TRACE", "Report", "write_report"]
+__all__ = ["DEATHS", "EVALUATION", "RIVALS", "TRACE", "VERDICT", "Report", "write_report"]
 
 TRACE = "trace.jsonl"
 EVALUATION = "evaluation.jsonl"
 """Evaluations while the run goes on; another process writes them."""
+DEATHS = "deaths.jsonl"
+"""Processes that were seen dying, while the run goes on; the launcher writes them."""
 TRAIN_LOG = "train.jsonl"
 RIVALS = "rivals"
 """Runs to compare with, inside a run directory."""
+VERDICT = "verdict.json"
+"""Of a run that was disturbed on purpose."""
 NO_FIGURES = "There are no figures: matplotlib is missing. pip install 'gruppetto[dashboard]', then gruppetto report."
 
 
@@ -55,6 +59,8 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     others = [_read(other) for other in (*sorted((directory / RIVALS).glob("*/")), *compare)]
     run.summary["rivals"] = [_as_rival(other.summary) for other in others]
     curves = [run.curve, *(other.curve for other in others)]
+    if (directory / VERDICT).exists():
+        run.summary["verdict"] = _verdict(directory / VERDICT)
     pictures, notices = _draw(directory, run, curves)
     text = story(run.summary, directory, notices)
     _write(directory / "report.json", json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
@@ -92,7 +98,7 @@ def _as_rival(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(directory: Path) -> _Run:
     if (directory / TRACE).exists():
-        notes = [directory / EVALUATION] if (directory / EVALUATION).exists() else []
+        notes = [directory / name for name in (EVALUATION, DEATHS) if (directory / name).exists()]
         found = measure(directory / TRACE, notes)
         return _Run(
             summary=summary_of_run(found),
@@ -140,7 +146,19 @@ def _draw(directory: Path, run: _Run, curves: Sequence[Curve]) -> tuple[dict[str
     place.mkdir(exist_ok=True)
     for name, figure in drawn.items():
         save_png(figure, place / f"{name}.png")
-    return {name: as_svg(figure, name) for name, figure in drawn.items()}, ()
+    # What others have drawn about the run comes first: it is what the run was made for.
+    others = {path.stem: _text_of(path) for path in sorted(place.glob("*.svg"))}
+    return {**others, **{name: as_svg(figure, name) for name, figure in drawn.items()}}, ()
+
+
+def _verdict(path: Path) -> dict[str, Any]:
+    try:
+        verdict: dict[str, Any] = json.loads(path.read_bytes())
+        for check in verdict["checks"]:
+            check["name"], check["state"], check["text"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"is no verdict ({error!r})", where=str(path), fix="delete it") from error
+    return verdict
 
 
 def _text_of(path: Path) -> str:

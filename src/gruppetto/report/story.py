@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gruppetto.report.deaths import about_deaths
+
 __all__ = ["as_bytes", "as_duration", "story"]
 
 
@@ -96,18 +98,22 @@ def _about_bytes(moved: Mapping[str, Any]) -> list[str]:
 
 
 def _about_trouble(report: Mapping[str, Any]) -> list[str]:
-    lines = []
+    lines = about_deaths(report)
     gone = [name for name, each in report["learners"].items() if each["state"] == "away"]
     if gone:
         lines.append(f"{', '.join(gone)} went away and did not come back; the others rode on.")
     for recovery in report["recoveries"]:
+        came = "joined" if recovery["cause"] == "joined" else f"was gone ({recovery['cause']})"
         lines.append(
-            f"{recovery['learner']} was gone ({recovery['cause']}) and back after {recovery['seconds']:.1f} s, "
+            f"{recovery['learner']} {came} and was merged after {recovery['seconds']:.1f} s, "
             f"with its state from: {recovery['source']}."
         )
     if report["rejected"]:
         counts = ", ".join(f"{count} {reason}" for reason, count in report["rejected"].items())
         lines.append(f"Contributions that were not merged: {counts}.")
+    if report.get("clipped"):
+        counts = ", ".join(f"{count} for {cause}" for cause, count in report["clipped"].items())
+        lines.append(f"Contributions that were merged for less than they hold: {counts}.")
     for name, found in report["checks"].items():
         if found not in ("ok", "not recorded"):
             lines.append(f"CHECK FAILED, {name}: {found}")

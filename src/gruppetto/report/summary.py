@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from gruppetto.report.deaths import deaths_of
 from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, RoundMeasures
 
 __all__ = ["REPORT_VERSION", "summary_of_rival", "summary_of_run"]
@@ -26,8 +27,7 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
     due = [r for r in rounds if r.due]
     start, end = found.window
     fates = {fate: found.tokens.get(fate, 0) for fate in ("consumed", "merged", "discarded", "lost")}
-    if found.tokens.get("open"):
-        fates["open"] = found.tokens["open"]
+    fates |= {fate: found.tokens[fate] for fate in ("promised", "open") if found.tokens.get(fate)}
     return {
         "version": REPORT_VERSION,
         "mode": "decoupled",
@@ -50,10 +50,23 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
         },
         "eval": _eval(found.evaluations),
         "rejected": found.rejected,
+        "clipped": found.clipped,
         "recoveries": [
-            {"learner": r.learner, "cause": r.cause, "source": r.source, "seconds": _tidy(r.seconds)}
+            {
+                "learner": r.learner,
+                "cause": r.cause,
+                "source": r.source,
+                "seconds": _tidy(r.seconds),
+                "search_s": _tidy(r.search_s),
+                "payload_bytes": r.payload_bytes,
+            }
             for r in found.recoveries
         ],
+        "deaths": [
+            {**death, "t": _tidy(death["t"]), "merged_again_s": _tidy(death["merged_again_s"])}
+            for death in deaths_of(found)
+        ],
+        "lost_fragment_tokens": found.lost_by,
         "grace": {
             "mean_s": _tidy(_mean([r.grace_spent_s for r in due])),
             "max_s": _tidy(max((r.grace_spent_s for r in due), default=None)),
@@ -98,6 +111,7 @@ def summary_of_rival(records: Sequence[Mapping[str, Any]], *, mode: str, tokens_
         "bytes": {"up": None, "down": None, "data_parallel_equivalent": None},
         "eval": _eval(evaluations),
         "rejected": {},
+        "clipped": {},
         "recoveries": [],
         "grace": {"mean_s": None, "max_s": None},
         "quorum": {"mean": float(len(names)), "min": len(names)},

@@ -13,5 +13,6 @@ The syncer, from the outside in::
     worker         where slow work is done                               model_stream, tensorfile, saved_model
 
 Both sides share ``wire`` (frames, headers, limits), ``cut`` (the fragments of a run) and ``transport`` (the link's
-shape). The learner's side is ``client`` and what it imports.
+shape). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,
+``joining`` takes it from a peer, and ``donor`` gives it to others, as ``donation`` says.
 """

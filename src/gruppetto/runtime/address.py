@@ -53,6 +53,16 @@ class SyncerAddress:
             raise AddressError(f"{text!r} is not an address", where="syncer", fix=_USE)
         return cls(secure=parts.scheme == "https", host=host, port=port or DEFAULT_PORT)
 
+    @classmethod
+    def parse_all(cls, text: str) -> tuple[SyncerAddress, ...]:
+        """One address, or several with commas between them: a syncer and its standbys, in the order to be tried.
+
+        >>> [str(address) for address in SyncerAddress.parse_all("http://a:7171, b")]
+        ['http://a:7171', 'http://b:7171']
+        """
+        parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else [text]
+        return tuple(dict.fromkeys(map(cls.parse, parts)))
+
     def url(self, path: str = "") -> str:
         """The address of ``path``, which begins with a slash."""
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from gruppetto.protocol.messages import Answer, Applied, Deferred, Progress
+from gruppetto.protocol.messages import Answer, Applied, Deferred, Marked, Progress
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.wire import MAX_METRICS, ProgressFrame
+from gruppetto.runtime.wire import MAX_METRICS, ProgressFrame, RecoveryNote
 
 __all__ = ["Backlog", "Offer", "SeedPart"]
 
@@ -55,7 +55,9 @@ class Backlog:
         self._applied: list[Applied] = []
         self._last_applied: dict[Fragment, Applied] = {}
         self._metrics: dict[str, float] = {}
+        self._recovery: RecoveryNote | None = None
         self._deferred: deque[Deferred] = deque(maxlen=MAX_DEFERRED)
+        self._marked: Marked | None = None
         self._offers: dict[Fragment, Offer] = {}
         self._seeds: deque[SeedPart] = deque()
         self._uploading = 0
@@ -80,18 +82,29 @@ class Backlog:
         for name in list(self._metrics)[:-MAX_METRICS]:
             del self._metrics[name]
 
+    def tell_recovery(self, note: RecoveryNote) -> None:
+        """To go with the next Progress too."""
+        self._recovery = note
+
     def defer(self, deferred: Deferred) -> None:
         """Tell the syncer that an answer will come later."""
         self._deferred.append(deferred)
 
-    def take_frames(self) -> list[Deferred | ProgressFrame]:
+    def mark(self, marked: Marked) -> None:
+        """Answer a checkpoint's marker. There is one checkpoint at a time: an answer to an older one is worthless."""
+        self._marked = marked
+
+    def take_frames(self) -> list[Deferred | Marked | ProgressFrame]:
         """All that can be said now."""
-        frames: list[Deferred | ProgressFrame] = list(self._deferred)
+        frames: list[Deferred | Marked | ProgressFrame] = list(self._deferred)
         self._deferred.clear()
+        if self._marked is not None:
+            frames.append(self._marked)
+            self._marked = None
         if self._progress is not None:
             progress = replace(self._progress, applied=tuple(self._applied))
-            frames.append(ProgressFrame(progress=progress, metrics=self._metrics))
-            self._progress, self._applied, self._metrics = None, [], {}
+            frames.append(ProgressFrame(progress=progress, metrics=self._metrics, recovery=self._recovery))
+            self._progress, self._applied, self._metrics, self._recovery = None, [], {}, None
         return frames
 
     # ── to be moved ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,3 +181,4 @@ class Backlog:
     def new_life(self) -> None:
         """What was applied before belongs to an account that is closed."""
         self._applied, self._last_applied = [], {}
+        self._marked = None

@@ -27,7 +27,8 @@ from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, Proto
 from gruppetto.numerics.codec import CODECS, encode_difference
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout
-from gruppetto.protocol.actions import LearnerAction, Pull, Seed
+from gruppetto.protocol.actions import LearnerAction, Pull, Recover, Seed
+from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
 from gruppetto.protocol.events import Arrived, LearnerEvent, LinkDown
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import (
@@ -36,19 +37,28 @@ from gruppetto.protocol.messages import (
     ApplyMode,
     Ask,
     Begin,
+    Clipping,
     Deferred,
     Heartbeat,
+    Marked,
+    Marker,
     Progress,
     Refusal,
     Rejection,
+    Welcome,
 )
 from gruppetto.protocol.units import Fragment, Incarnation, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.donation import Manifest
+from gruppetto.runtime.donor import DonationServer
 from gruppetto.runtime.heartbeat import Heartbeats
 from gruppetto.runtime.http_client import ControlSocket, HttpSyncer, NotAccepted
+from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.recovering import Find, Recovering
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.wire import FROM_SYNCER, Frame, HelloFrame, WelcomeFrame
 
@@ -65,6 +75,11 @@ TRIES = 3
 DOWNLOADS, UPLOADS = 4, 2
 """Transfers at a time. Several connections fill a long link that one cannot."""
 HEARTBEATS_A_LEASE = 4
+HELLO_S = 10.0
+"""For the answer to a Hello, which takes the syncer a second at most. A connection made while the syncer, or something
+on the way, stood still may never get one: then another is made, soon."""
+DIAL_S = 5.0
+"""For one of several addresses: a host that is gone answers nothing at all, and another one may."""
 
 
 _HELLO_REPLIES = frozenset({"WelcomeFrame", "Refusal"})
@@ -91,11 +106,12 @@ class Tensors(Protocol):
 
 
 class LearnerClient:
-    """Keeps ``core`` in touch with the syncer at ``address``.
+    """Keeps ``core`` in touch with the syncer at ``address``, or at the first of several at which one serves the run.
 
     ``stall_s`` is how long a transfer may stand still. :attr:`news` is the lock around the core, and is notified
     whenever something has changed. :attr:`failure` is what a person has to mend, or a refusal; after either the client
-    rests.
+    rests. ``donates``: HOST and port at which this learner gives its state to others. ``has_own``: it has saved a state
+    itself, should nobody give one.
     """
 
     def __init__(
@@ -103,7 +119,7 @@ class LearnerClient:
         core: LearnerCore,
         tensors: Tensors,
         layout: Layout,
-        address: SyncerAddress,
+        address: SyncerAddress | Sequence[SyncerAddress],
         *,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
@@ -111,8 +127,12 @@ class LearnerClient:
         rng: random.Random | None = None,
         stall_s: float = 30.0,
         library: str = "",
+        donates: tuple[str, int] | None = None,
+        has_own: bool = False,
+        fits: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
-        self.core, self.address = core, address
+        self.core = core
+        self.addresses = (address,) if isinstance(address, SyncerAddress) else tuple(address)
         self.clock: Clock = MonotonicClock() if clock is None else clock
         self.news = threading.Condition()
         self.welcome: WelcomeFrame | None = None
@@ -124,12 +144,29 @@ class LearnerClient:
         self.backlog = Backlog()
         self.offered, self.reconnects = 0, 0
         """Contributions uploaded; connections lost and made again."""
+        self.given: dict[Fragment, int] = {}
+        """Tokens of the contributions that were taken ahead of their round, when this learner has had notice."""
         self._tensors, self._layout, self._library = tensors, layout, library
         self._rng = random.Random(core.session) if rng is None else rng
-        self._http = HttpSyncer(address, token=token, tls=tls, stall_s=stall_s)
+        self._silence = asyncio.Event()
+        several = len(self.addresses) > 1
+        self._http = HttpSyncer(
+            self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
+        )
         self._heartbeats: Heartbeats | None = None
-        self._dial_heart = partial(Heartbeats, address, self._heartbeat, token=token, tls=tls)
+        self.donations: DonationServer | None = None
+        """Where others ask for this learner's state; None if it gives none."""
+        if donates is not None:
+            self.donations = DonationServer(*donates, token=token, stall_s=stall_s, core=core)
+        self.recovering: Recovering | None = None
+        """The search for a state to begin from, the only one of this process."""
+        self._has_own, self._token, self._fits = has_own, token, fits
+        self._search: asyncio.Task[None] | None = None
+        self._dial_heart = partial(Heartbeats, lambda: self.address, self._heartbeat, token=token, tls=tls)
+        if several:
+            self._dial_heart = partial(self._dial_heart, on_silence=lambda: self._in_loop(self._silence.set))
         self._bodies = LeasePool()
+        self._complaints = Complaints(log)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._stirs: list[asyncio.Event] = []
@@ -152,10 +189,14 @@ class LearnerClient:
                     self.backlog.offer(self._tensors.offer(action))
                 case Deferred():
                     self.backlog.defer(action)
+                case Marked():
+                    self.backlog.mark(action)
                 case Pull():
                     self.backlog.want(action.fragment, action.version)
                 case Seed():
                     self.seed_wanted = True
+                case Recover():
+                    self._begin_search(action)
                 case _:
                     raise AssertionError(f"not for the network: {action}")
         self._stir()
@@ -177,6 +218,11 @@ class LearnerClient:
             self.backlog.link_down()
 
     @property
+    def address(self) -> SyncerAddress:
+        """The one in use, or being dialled."""
+        return self._http.address
+
+    @property
     def bytes_up(self) -> int:
         return self._http.bytes_up
 
@@ -189,7 +235,10 @@ class LearnerClient:
         """What keeps this learner from its first step, in words; "" if nothing does."""
         core, total = self.core, len(self.core.fragments)
         if not core.linked:
-            return f"the syncer at {self.address}" + (f" ({self.trouble})" if self.trouble else "")
+            where = ", ".join(map(str, self.addresses))
+            return f"the syncer at {where}" + (f" ({self.trouble})" if self.trouble else "")
+        if core.recovering and self.recovering is not None:
+            return self.recovering.waiting_for
         if not core.synchronised:
             held = sum(1 for fragment in core.fragments if fragment.version >= 0)
             if self.backlog.uploads:
@@ -210,7 +259,32 @@ class LearnerClient:
 
     async def _dial_for_ever(self) -> None:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        try:
+            await self._open_donations()
+            await self._dial()
+        finally:
+            if self._search is not None:
+                self._search.cancel()
+                await asyncio.gather(self._search, return_exceptions=True)
+            if self.donations is not None:
+                await self.donations.close()
+
+    async def _open_donations(self) -> None:
+        """Where it cannot listen, a learner rides all the same: it gives nothing."""
+        if self.donations is None:
+            return
+        try:
+            where = await self.donations.open()
+        except AddressError as wrong:
+            log.warning("%s; this learner gives its state to nobody", wrong)
+            self.donations = None
+            return
+        with self.news:
+            self.core.donates_at = where
+
+    async def _dial(self) -> None:
         redial = Redial(self._rng)
+        failed = 0  # addresses in a row that are no syncer's, as far as a person can mend it
         async with self._http:
             while not self._closing:
                 trouble: GruppettoError | None = None
@@ -218,17 +292,25 @@ class LearnerClient:
                 try:
                     await self._session()
                 except ConnectionLost as wrong:
-                    trouble = wrong
+                    trouble, failed = wrong, 0
                 except (AddressError, ProtocolError) as wrong:
-                    trouble = wrong
-                    if self.welcome is None and self.failure is None:
+                    trouble, failed = wrong, failed + 1
+                    if self.welcome is None and self.failure is None and failed >= len(self.addresses):
                         self._fail(wrong)
                 if self.failure is not None or self._closing:
                     return
-                pause_s = redial.pause_s(lasted_s=self.clock.now() - began)
-                if trouble is not None:
+                if self._turn_to_the_next() and self.clock.now() - began < DIAL_S:
                     self._lost(trouble, again=redial.again)
+                    continue  # a pause comes when all have been tried
+                pause_s = redial.pause_s(lasted_s=self.clock.now() - began)
+                self._lost(trouble, again=redial.again)
                 await asyncio.sleep(pause_s)
+
+    def _turn_to_the_next(self) -> bool:
+        """Dial another address next; False when it is the first one's turn again."""
+        turn = (self.addresses.index(self.address) + 1) % len(self.addresses)
+        self._http.address = self.addresses[turn]
+        return turn > 0
 
     async def _session(self) -> None:
         """One connection, from Hello to its end."""
@@ -237,16 +319,25 @@ class LearnerClient:
                 hello = self.core.hello()
             await socket.send(HelloFrame.of(hello, self._layout, self._library))
             reply = await self._answer_to_hello(socket)
+            said = reply.welcome if isinstance(reply, WelcomeFrame) else reply
+            assert isinstance(said, Welcome | Refusal)
+            if self.core.knows_newer(said):
+                raise ConnectionLost(
+                    f"split brain: {self.address} serves epoch {said.epoch} of this run, which was in epoch "
+                    f"{self.core.epoch} already; it is not believed"
+                )
             if isinstance(reply, Refusal):
                 self._refused(reply)
                 return
             assert isinstance(reply, WelcomeFrame)
             self._stirs.clear()
+            self._silence.clear()
             self._welcomed(reply, opens=True)
             try:
                 await _until_one_ends(
                     self._listen(socket),
                     self._speak(socket),
+                    self._notice_silence(),
                     *(self._download() for _ in range(DOWNLOADS)),
                     *(self._upload() for _ in range(UPLOADS)),
                 )
@@ -255,9 +346,13 @@ class LearnerClient:
                     self._step(LinkDown())
                     self.backlog.link_down()
 
+    async def _notice_silence(self) -> None:
+        await self._silence.wait()
+        raise ConnectionLost(f"{self.address} does not answer heartbeats any more")
+
     async def _answer_to_hello(self, socket: ControlSocket) -> Frame:
         try:
-            async with asyncio.timeout(self._http.stall_s):
+            async with asyncio.timeout(min(HELLO_S, self._http.stall_s)):
                 return await socket.receive(_HELLO_REPLIES)
         except TimeoutError as wrong:
             raise ConnectionLost(f"{self.address} took the connection but does not answer the hello") from wrong
@@ -281,7 +376,8 @@ class LearnerClient:
                 case Refusal():
                     self._refused(frame)
                     return
-                case Begin() | Ask() | Rejection() | Announcement():
+                case Begin() | Ask() | Rejection() | Clipping() | Announcement() | Marker():
+                    self._complain(frame)
                     with self.news:
                         self._step(frame)
                 case _:
@@ -394,8 +490,10 @@ class LearnerClient:
             attempt = 0
             while not self._is_over(answer):
                 try:
-                    await self._http.contribute(answer, codec.name, body.data)
+                    taken = await self._http.contribute(answer, codec.name, body.data)
                     self.offered += 1
+                    if taken and answer.parting:
+                        self.given[answer.fragment] = answer.tokens
                     return
                 except (ConnectionLost, ProtocolError) as wrong:
                     level = logging.INFO if attempt == 0 else logging.DEBUG
@@ -404,6 +502,53 @@ class LearnerClient:
                 attempt = min(attempt + 1, 10)
         finally:
             lease.release()
+
+    # ── a state to begin from ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def find(self) -> Find | None:
+        """What the search has brought, for the training thread to look at."""
+        return None if self.recovering is None else self.recovering.find
+
+    def _begin_search(self, wanted: Recover) -> None:
+        """In the loop of this thread: a Welcome has brought it about."""
+        frame = self.welcome
+        assert frame is not None and self.recovering is None
+        core, stall_s = self.core, self._http.stall_s
+
+        def visit(address: str) -> Visit:
+            who = {"learner": core.learner, "session": core.session}
+            return Visit(address, **who, token=self._token, stall_s=stall_s, fits=self._fits)
+
+        def published() -> tuple[Version, ...]:
+            with self.news:
+                return core.published
+
+        self.recovering = Recovering(
+            wanted,
+            has_own=self._has_own,
+            visit=visit,
+            identity={
+                "run_id": frame.welcome.run_id,
+                "layout_hash": core.layout_hash,
+                "fragmentation_hash": frame.fragmentation_hash,
+            },
+            published=published,
+            clock=self.clock,
+            changed=self._tell,
+        )
+        self._search = asyncio.create_task(self._recovering_to_its_end(self.recovering))
+
+    async def _recovering_to_its_end(self, recovering: Recovering) -> None:
+        try:
+            await recovering.search()
+        except Exception as wrong:  # our mistake: the learner would wait for ever
+            log.exception("the search for a state ended by a defect")
+            self._fail(ConnectionLost(f"the search for a state ended by a defect ({type(wrong).__name__}: {wrong})"))
+
+    def _tell(self) -> None:
+        with self.news:
+            self.news.notify_all()
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -420,9 +565,9 @@ class LearnerClient:
         elif frame.fragmentation_hash != self.welcome.fragmentation_hash:
             raise ProtocolError(f"{self.address} now cuts the model differently; start this learner again")
         with self.news:
-            first, old_life = self.welcome is None, self.core.incarnation
+            first = self.welcome is None
             self.welcome, self.trouble = frame, ""
-            if frame.welcome.incarnation != old_life:
+            if self.core.is_newborn(frame.welcome):
                 self.backlog.new_life()
             self.reconnects += opens and not first
             self._step(frame.welcome)
@@ -442,8 +587,10 @@ class LearnerClient:
             self.failure, self.trouble = failure, str(failure)
             self.news.notify_all()
 
-    def _lost(self, why: GruppettoError, *, again: bool) -> None:
+    def _lost(self, why: GruppettoError | None, *, again: bool) -> None:
         """``again``: the connection before this one did not last either."""
+        if why is None:
+            return
         with self.news:
             is_news, self.trouble = not self.trouble, str(why)
             self.news.notify_all()
@@ -458,6 +605,23 @@ class LearnerClient:
     async def _before_retry(self, attempt: int) -> None:
         """A pause that grows with the attempts, counted from 0, and differs between learners."""
         await asyncio.sleep(self._rng.uniform(0.5, 1.0) * min(LONGEST_RETRY_S, FIRST_PAUSE_S * 2**attempt))
+
+    def _complain(self, frame: Frame) -> None:
+        """What became of a contribution that was not taken as it is, and what to do; rarer and rarer."""
+        match frame:
+            case Rejection(reason=reason):
+                text = (
+                    f"round {frame.round}, fragment {frame.fragment} was not merged: {reason.value}: {ADVICE[reason]}"
+                )
+                self._complaints.note(("not merged", reason.value), text, _level(reason in ROUTINE))
+            case Clipping(cause=cause):
+                text = (
+                    f"round {frame.round}, fragment {frame.fragment} was merged for less than it holds: {cause.value}, "
+                )
+                text += f"{frame.factor:.3g} times the usual: {CLIP_ADVICE[cause]}"
+                self._complaints.note(("clipped", cause.value), text)
+            case _:
+                pass
 
     def _is_over(self, answer: Answer) -> bool:
         core = self.core
@@ -485,6 +649,10 @@ class LearnerClient:
         stirred = asyncio.Event()
         self._stirs.append(stirred)
         return stirred
+
+
+def _level(routine: bool) -> int:
+    return logging.INFO if routine else logging.WARNING
 
 
 async def _next(stirred: asyncio.Event) -> None:

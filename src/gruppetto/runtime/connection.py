@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gruppetto.protocol.messages import Announcement
+from gruppetto.protocol.messages import Announcement, Marker
 from gruppetto.protocol.units import Incarnation, LearnerId
 from gruppetto.runtime.wire import CloseCode, Frame, encode_frame
 
@@ -44,11 +44,14 @@ class Connection:
         self._waiting: list[Frame] = []
 
     def put(self, frame: Frame) -> None:
-        """Queue a frame. An announcement is merged into one that still waits, the newest version per fragment."""
+        """Queue a frame. An announcement is merged into one that still waits, the newest version per fragment; never
+        past a marker, whose place among them is what it says."""
         if self.closing is not None:
             return
         if isinstance(frame, Announcement):
-            for i, waiting in enumerate(self._waiting):
+            for i, waiting in reversed(list(enumerate(self._waiting))):
+                if isinstance(waiting, Marker):
+                    break
                 if isinstance(waiting, Announcement):
                     self._waiting[i] = _merged(waiting, frame)
                     return

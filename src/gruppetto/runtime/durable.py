@@ -7,13 +7,13 @@ has been forced too. Whoever reads sees the old file or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gruppetto.numerics.codec import Buffer
-from gruppetto.runtime.wire import checksum, octets
+from gruppetto.runtime.wire import octets
 
-__all__ = ["TEMPORARY", "force_directory", "write_durably"]
+__all__ = ["TEMPORARY", "force_directory", "force_file", "write_durably"]
 
 TEMPORARY = ".tmp"
 """The suffix of files that a crash may leave behind; nobody reads them."""
@@ -22,25 +22,24 @@ MAX_WRITE_BYTES = 1 << 30
 """One write call takes at most 2 GiB."""
 
 
-def write_durably(path: Path, chunks: Iterable[Buffer]) -> tuple[int, int]:
-    """Replace ``path`` by the chunks, one after another; returns its size and CRC-32.
+def write_durably(path: Path, chunks: Iterable[Buffer], *, look: Callable[[], object] = lambda: None) -> None:
+    """Replace ``path`` by the chunks, one after another.
 
-    The bytes are durable; the name is after :func:`force_directory`, which several files share. Raises OSError.
+    The bytes are durable; the name is after :func:`force_directory`, which several files share. ``look`` is called
+    before the file gets its name, and raises if it may not have it. Raises OSError.
     """
-    size, crc = 0, 0
     temporary = path.with_name(path.name + TEMPORARY)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         for chunk in chunks:
             rest = octets(chunk)
-            size, crc = size + len(rest), checksum(rest, crc)
             while rest:
                 rest = rest[os.write(file, rest[:MAX_WRITE_BYTES]) :]
         os.fsync(file)
     finally:
         os.close(file)
+    look()
     os.replace(temporary, path)  # noqa: PTH105
-    return size, crc
 
 
 def force_directory(path: Path) -> None:
@@ -50,3 +49,12 @@ def force_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def force_file(path: Path) -> None:
+    """Make the content of a file durable that somebody else has written."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

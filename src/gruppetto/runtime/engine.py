@@ -14,16 +14,20 @@ gives after the completion of the one before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from gruppetto.errors import RunFailed
+from gruppetto.errors import RunFailed, SteppedDown
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
-from gruppetto.numerics.outer import OuterSetting
+from gruppetto.numerics.outer import OuterSetting, OuterState
 from gruppetto.protocol.actions import (
     Alarm,
+    Checkpoint,
+    CheckpointClosed,
+    CheckpointRefused,
     Drop,
     Fold,
     MemberChanged,
@@ -48,7 +52,9 @@ from gruppetto.protocol.events import (
 from gruppetto.protocol.messages import Answer, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
+from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
@@ -57,10 +63,11 @@ from gruppetto.runtime.driver import Driver
 from gruppetto.runtime.health import Observer
 from gruppetto.runtime.intake import Body, Intake
 from gruppetto.runtime.parameters import Parameters, StepReport
+from gruppetto.runtime.run_checkpoint import RunCheckpoints
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.store import Store
 from gruppetto.runtime.switchboard import Switchboard
-from gruppetto.runtime.wire import HelloFrame, WelcomeFrame
+from gruppetto.runtime.wire import CloseCode, HelloFrame, WelcomeFrame
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.schema import core_header
@@ -91,14 +98,16 @@ class Engine:
         seen: Observer,
         complaints: Complaints,
         on_change: Callable[[], None],
+        saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = (),
     ) -> None:
+        """``saved``: the values of the last life, which ``store.state`` belongs to."""
         self.layout, self.setting, self.seen = layout, setting, seen
         self._complaints = complaints
         self._store, self._clock, self._trace = store, clock, trace
         self._merger, self._disk, self._on_change = merger, disk, on_change
         self.over = False
         """The run is finished and put away, or it has failed."""
-        self.failure: RunFailed | None = None
+        self.failure: RunFailed | SteppedDown | None = None
         self.seeder: tuple[str, int] | None = None
         """(learner, incarnation) that was asked for the initial weights."""
         self._settle_at: float | None = None
@@ -114,6 +123,14 @@ class Engine:
         self.parameters = Parameters(
             parts, rules=merge_rules(layout, setting.merge), outer=outer, downlink=CODECS[setting.downlink]
         )
+        self.parameters.check_gathering(self.protocol.slots)
+        state = store.state
+        if state is not None:
+            for p, version, theta, outer_state in saved:
+                self.parameters.restore(p, version, theta, outer_state)
+            if saved and not state.value_norms:
+                # Written by a version that took none.
+                state = replace(state, value_norms=self.parameters.value_norms())
         largest_numel = max(spec.numel for spec in parts.fragments)
         self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
@@ -123,10 +140,13 @@ class Engine:
             run_id=store.run_id,
             layout_hash=layout.layout_hash,
             epoch=store.epoch,
-            state=store.state,
+            state=state,
+            unseen=store.unseen,
+            damaged=store.damaged,
         )
+        self.checkpoints = RunCheckpoints(store, disk, rounds=protocol.rounds, feed=self.feed, fail=self._fail)
         self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
-        self._write_header()
+        self._write_header(state)
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -182,7 +202,8 @@ class Engine:
         """Let the core decide on a contribution whose body is here; whether it is merged."""
         assert self._at_the_door is None
         self._at_the_door = body
-        self.feed(replace(answer, finite=body.inspection.finite))
+        seen = body.inspection
+        self.feed(replace(answer, finite=seen.finite, norms=tuple(seen.norm.tolist())))
         turned_away, self._at_the_door = self._at_the_door is not None, None
         if turned_away:
             body.release()
@@ -202,9 +223,11 @@ class Engine:
                 "merged": ledger.totals.merged,
                 "discarded": ledger.totals.discarded,
                 "lost": ledger.totals.lost,
+                "promised": ledger.promised_total(),
                 "open": ledger.open_total(),
             },
             discarded_by=ledger.discarded_by,
+            lost_by=ledger.lost_by,
             merged_by=ledger.merged_by,
             consumed_by=ledger.consumed_by,
         )
@@ -237,6 +260,8 @@ class Engine:
                 _log.info("%s is %s: %s", action.learner, action.state, action.why)
             case Alarm():
                 _log.warning("%s: %s", action.kind.value, action.text)
+            case Checkpoint() | CheckpointClosed() | CheckpointRefused():
+                self.checkpoints.perform(action)
             case _:
                 assert_never(action)
 
@@ -258,11 +283,14 @@ class Engine:
         assert body is not None, "a contribution is decided on with its bytes at hand"
         codec = self.contributions.codec
 
-        def done(_: None) -> None:
+        def done(cosine: float | None) -> None:
             body.release()
-            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner))
+            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine))
 
-        self._merger.submit(lambda: self.parameters.fold(action.fragment, body, codec, action.weight), done, self._fail)
+        def fold() -> float | None:
+            return self.parameters.fold(action.fragment, body, codec, action.weight, action.caps)
+
+        self._merger.submit(fold, done, self._fail)
 
     def _take_outer_step(self, action: TakeOuterStep) -> None:
         def done(report: StepReport) -> None:
@@ -288,6 +316,9 @@ class Engine:
                 self._put_away()
 
         def failed(error: Exception) -> None:
+            if isinstance(error, SteppedDown):
+                self.step_down(error)
+                return
             if not isinstance(error, OSError):
                 self._fail(error)
                 return
@@ -298,7 +329,12 @@ class Engine:
         self._disk.submit(lambda: self._store.commit(action.state, values, self.layout), done, failed)
 
     def _publish(self, action: Publish) -> None:
-        self.parameters.publish([p for p, _ in action.message.versions])
+        try:
+            self._store.check_authority()
+        except SteppedDown as error:
+            self.step_down(error)
+            return
+        self.parameters.publish(action.message.versions)
         self.switchboard.announce(action.to, action.message)
         self._note_traffic()
         self.feed(Published(round=action.message.round))
@@ -331,6 +367,15 @@ class Engine:
         self.over = True
         self._on_change()
 
+    def step_down(self, error: SteppedDown) -> None:
+        """Another life has the authority. Nothing more is decided, said or recorded here."""
+        if self.failure is None:
+            _log.error("%s", error)
+            self._trace.abandon(str(error))
+            self.failure, self.over = error, True
+            self.switchboard.close_all(CloseCode.GOING_AWAY, "another syncer serves this run")
+            self._on_change()
+
     def _fail(self, error: Exception) -> None:
         """A mistake of ours. Nothing more is decided; what is durable stays."""
         _log.error("the syncer stops", exc_info=error)
@@ -355,13 +400,15 @@ class Engine:
             run=dict(self.setting.run),
         )
 
-    def _write_header(self) -> None:
+    def _write_header(self, state: SyncerState | None) -> None:
         made_of = core_header(
             self.protocol,
             run_id=self.core.run_id,
             layout_hash=self.layout.layout_hash,
             epoch=self.core.epoch,
-            state=self._store.state,
+            state=state,
+            unseen=self._store.unseen,
+            damaged=self._store.damaged,
         )
         self._trace.header(
             {

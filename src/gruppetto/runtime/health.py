@@ -13,12 +13,14 @@ from gruppetto.protocol.membership import Member
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import LearnerId, Round
+from gruppetto.runtime.wire import RecoveryNote
 
 __all__ = ["RECENT_ROUNDS", "Observer", "status_before_the_first_learner", "status_of"]
 
 RECENT_ROUNDS = 5
 """A learner takes part if it was merged in one of so many last rounds."""
 ALARMS_KEPT = 20
+RECOVERIES_KEPT = 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,8 +43,15 @@ class Observer:
     merged_rounds: dict[LearnerId, int] = field(default_factory=dict)
     metrics: dict[LearnerId, dict[str, float]] = field(default_factory=dict)
     alarms: deque[tuple[float, Alarm]] = field(default_factory=lambda: deque(maxlen=ALARMS_KEPT))
+    recoveries: deque[tuple[float, LearnerId, RecoveryNote]] = field(
+        default_factory=lambda: deque(maxlen=RECOVERIES_KEPT)
+    )
     quorum: QuorumMet | None = None
     closed: RoundClosed | None = None
+
+    def recovered(self, now: float, learner: LearnerId, note: RecoveryNote) -> None:
+        """A learner that began in mid-run says where its state came from."""
+        self.recoveries.append((now, learner, note))
 
     def saw(self, now: float, action: SyncerAction) -> None:
         """Take note of an action."""
@@ -87,11 +96,17 @@ def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
             "merged": core.ledger.totals.merged,
             "discarded": core.ledger.totals.discarded,
             "lost": core.ledger.totals.lost,
+            "promised": core.ledger.promised_total(),
             "open": core.ledger.open_total(),
             "discarded_by": dict(sorted(core.ledger.discarded_by.items())),
         },
         "rejected": _rejected(core, seen),
+        "clipped": dict(sorted(core.clipped.items())),
         "bytes": {"up": seen.traffic.up, "down": seen.traffic.down},
+        "recoveries": [
+            {"t": t, "learner": learner, "source": note.source, "donor": note.donor, "seconds": note.seconds}
+            for t, learner, note in seen.recoveries
+        ],
         "alarms": [{"t": t, "kind": alarm.kind.value, "text": alarm.text} for t, alarm in seen.alarms],
     }
 
@@ -117,6 +132,8 @@ def _learner(core: SyncerCore, seen: Observer, member: Member) -> dict[str, Any]
         "merged_rounds": seen.merged_rounds.get(name, 0),
         "slot": member.slot,
         "incarnation": member.incarnation,
+        "norm": member.norm,
+        "cosine": member.cosine,
         "metrics": finite(seen.metrics.get(name, {})),
     }
 

@@ -13,23 +13,31 @@ from gruppetto.runtime.wire import encode_frame
 
 __all__ = ["Heartbeats"]
 
+SILENCE = 3
+"""Beats in a row without an answer."""
+
 
 class Heartbeats:
-    """Says "I live" every ``period_s`` as long as ``current`` gives something to say.
+    """Says "I live" every ``period_s`` as long as ``current`` gives something to say, to whom ``address`` names then.
 
-    Trouble is passed over in silence: the control connection is what reports it, and the next beat dials anew.
+    Trouble is passed over in silence: the control connection is what reports it, and the next beat dials anew. But a
+    syncer that hangs keeps its connections: ``on_silence`` is called when a few beats in a row got no answer.
     """
 
     def __init__(
         self,
-        address: SyncerAddress,
+        address: Callable[[], SyncerAddress],
         current: Callable[[], Heartbeat | None],
         *,
         period_s: float,
         token: str | None,
         tls: ssl.SSLContext | None,
+        on_silence: Callable[[], None] = lambda: None,
     ) -> None:
         self._address, self._current, self._period_s, self._tls = address, current, period_s, tls
+        self._on_silence = on_silence
+        self._unanswered = 0
+        self._dialled: SyncerAddress | None = None
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._connection: http.client.HTTPConnection | None = None
         self._stop = threading.Event()
@@ -52,17 +60,26 @@ class Heartbeats:
         self._hang_up()
 
     def _beat(self, heartbeat: Heartbeat) -> None:
+        address = self._address()
+        if address != self._dialled:
+            self._hang_up()
+            self._dialled, self._unanswered = address, 0
         try:
             if self._connection is None:
-                self._connection = self._dial()
+                self._connection = self._dial(address)
             self._connection.request("POST", "/v1/heartbeat", body=encode_frame(heartbeat), headers=self._headers)
             self._connection.getresponse().read()
+            self._unanswered = 0
         except (OSError, http.client.HTTPException):
             self._hang_up()
+            self._unanswered += 1
+            if self._unanswered >= SILENCE:
+                self._unanswered = 0
+                self._on_silence()
 
-    def _dial(self) -> http.client.HTTPConnection:
-        host, port = self._address.host, self._address.port
-        if self._address.secure:
+    def _dial(self, address: SyncerAddress) -> http.client.HTTPConnection:
+        host, port = address.host, address.port
+        if address.secure:
             return http.client.HTTPSConnection(host, port, timeout=self._period_s, context=self._tls)
         return http.client.HTTPConnection(host, port, timeout=self._period_s)
 

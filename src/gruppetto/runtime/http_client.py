@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 
 import aiohttp
+import msgspec
 import numpy as np
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
@@ -43,8 +44,9 @@ __all__ = ["ControlSocket", "HttpSyncer", "NotAccepted"]
 
 CHUNK_BYTES = 1 << 19
 """Bodies leave in chunks of this size: big enough to be cheap, small enough to notice a stall."""
-PING_S = 30.0
-"""A control connection on which neither a frame nor a pong has come for one and a half of this is given up."""
+PING_S = 5.0
+"""A control connection on which neither a frame nor a pong has come for one and a half of this is given up. Heartbeats
+go on meanwhile on their own connection: until one of the ends knows, rounds spend their whole grace window on us."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
 
@@ -91,9 +93,17 @@ class HttpSyncer:
     """An asynchronous context manager around one pool of connections. ``token`` never shows in a repr, log or error."""
 
     def __init__(
-        self, address: SyncerAddress, *, token: str | None, tls: ssl.SSLContext | None, stall_s: float
+        self,
+        address: SyncerAddress,
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        stall_s: float,
+        dial_s: float | None = None,
     ) -> None:
+        """``dial_s``: how long making a connection may take; ``stall_s`` if not said."""
         self.address, self.stall_s = address, stall_s
+        self._dial_s = stall_s if dial_s is None else dial_s
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
@@ -102,7 +112,7 @@ class HttpSyncer:
     async def __aenter__(self) -> HttpSyncer:
         self._session = aiohttp.ClientSession(
             headers=self._headers,
-            connector=aiohttp.TCPConnector(limit=16, ssl=self._tls if self._tls is not None else True),
+            connector=aiohttp.TCPConnector(limit_per_host=16, ssl=self._tls if self._tls is not None else True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.stall_s),
             read_bufsize=CHUNK_BYTES,
             auto_decompress=False,
@@ -119,7 +129,7 @@ class HttpSyncer:
     async def control(self) -> AsyncIterator[ControlSocket]:
         """An open control connection; nothing has been said on it yet."""
         try:
-            async with asyncio.timeout(self.stall_s):
+            async with asyncio.timeout(self._dial_s):
                 socket = await self._http.ws_connect(
                     self.address.url("/v1/control"), heartbeat=PING_S, max_msg_size=MAX_FRAME_BYTES
                 )
@@ -155,10 +165,13 @@ class HttpSyncer:
             codec.decode(body, numel, into.values)
         return came
 
-    async def contribute(self, answer: Answer, codec: str, body: memoryview) -> None:
-        """Upload one contribution."""
+    async def contribute(self, answer: Answer, codec: str, body: memoryview) -> bool:
+        """Upload one contribution; whether the syncer has taken it."""
         headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec}
-        await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
+        said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
+        with suppress(msgspec.MsgspecError):
+            return msgspec.msgpack.decode(said, type=dict[str, str]).get("status") == "taken"
+        return False
 
     async def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, body: memoryview) -> None:
         """Upload the initial weights of one fragment, float32."""
@@ -172,10 +185,10 @@ class HttpSyncer:
         assert self._session is not None, "use it as a context manager"
         return self._session
 
-    async def _put(self, path: str, headers: dict[str, str], body: memoryview) -> None:
+    async def _put(self, path: str, headers: dict[str, str], body: memoryview) -> bytes:
         headers |= {CHECKSUM_HEADER: f"{checksum(body):08x}", "Content-Length": str(body.nbytes)}
         async with self._request("PUT", path, headers=headers, body=body) as (reply, _):
-            await reply.read()
+            return await reply.read()
 
     @asynccontextmanager
     async def _request(

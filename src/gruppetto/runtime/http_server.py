@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
 
-from gruppetto.errors import ProtocolError
+from gruppetto.errors import ProtocolError, StateError
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
@@ -32,6 +32,7 @@ from gruppetto.runtime.wire import (
     LAYOUT_HEADER,
     LEARNER_HEADER,
     MAX_HELLO_BYTES,
+    MIN_BYTES_PER_S,
     ROUND_HEADER,
     VERSION_HEADER,
     CloseCode,
@@ -54,20 +55,23 @@ MAX_MODEL_STREAMS = 4
 """Each may hold on to one old value of the whole model."""
 MAX_UPLOADS_A_LEARNER = 2
 """At a time: one that arrives while the one before is finished. More would take the room of the others."""
-MIN_BYTES_PER_S = 4096
-"""Of an upload, on average over ``stall_s``. A slower link could not keep up with any run."""
-PING_S = 30.0
-"""A control connection whose peer has vanished without a word is found out by this."""
+CHECKPOINT_PATH = "/v1/checkpoint"
+MAX_NAME_BYTES = 128
+PINGS_A_LEASE = 2
+"""A control connection whose peer has vanished without a word is found out by these, within a liveness period. Until
+then its learner, whose heartbeats have a connection of their own, is live, and every round waits for its answer."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer:
-    """An aiohttp application. ``token``: what every request must show; None lets everybody in."""
+    """An aiohttp application. ``token``: what every request must show; None lets everybody in. ``control``: what may be
+    shown instead to ask for a checkpoint, which takes an identity in any case."""
 
-    def __init__(self, service: SyncerService, *, token: str | None, stall_s: float) -> None:
+    def __init__(self, service: SyncerService, *, token: str | None, control: str = "", stall_s: float) -> None:
         self._service, self._stall_s = service, stall_s
         self._expected = None if token is None else f"Bearer {token}".encode()
+        self._control_expected = f"Bearer {control}".encode() if control else None
         self._room = asyncio.Event()
         self._uploads: Counter[LearnerId] = Counter()
         self._arriving: dict[asyncio.Timeout, Callable[[], bool]] = {}
@@ -85,15 +89,19 @@ class HttpServer:
                 web.get(r"/v1/fragment/{fragment:\d{1,9}}", self._fragment),
                 web.get("/v1/status", self._status),
                 web.get("/v1/model", self._model),
+                web.post(CHECKPOINT_PATH, self._take_checkpoint),
+                web.get(CHECKPOINT_PATH, self._checkpoint),
             ]
         )
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who may ask, and what becomes of nonsense."""
-        if self._expected is not None and request.path != "/healthz":
+        controls = request.path == CHECKPOINT_PATH
+        if (self._expected is not None or controls) and request.path != "/healthz":
             shown = request.headers.get("Authorization", "").encode("utf-8", "replace")
-            if not hmac.compare_digest(shown, self._expected):
+            accepted = [self._expected, self._control_expected if controls else None]
+            if not any(good is not None and hmac.compare_digest(shown, good) for good in accepted):
                 self._complain(request, "token", "no token, or a wrong one")
                 return web.Response(status=401, text="a valid token is needed: Authorization: Bearer TOKEN\n")
         try:
@@ -121,11 +129,15 @@ class HttpServer:
     async def _control(self, request: web.Request) -> web.StreamResponse:
         if self._connections >= MAX_CONNECTIONS:
             return web.Response(status=503, text=f"{MAX_CONNECTIONS} learners are connected already\n")
-        socket = web.WebSocketResponse(max_msg_size=MAX_HELLO_BYTES, compress=False, heartbeat=PING_S)
-        await socket.prepare(request)
+        socket = web.WebSocketResponse(
+            max_msg_size=MAX_HELLO_BYTES, compress=False, heartbeat=self._stall_s / PINGS_A_LEASE
+        )
         self._connections += 1
         try:
+            await socket.prepare(request)
             await self._converse(request, socket)
+        except ConnectionError:
+            pass  # the peer has gone, perhaps while this process stood still: an answer to its ping reaches nobody
         except ProtocolError as wrong:
             self._service.seen.malformed += 1
             self._complain(request, "control", str(wrong))
@@ -348,6 +360,25 @@ class HttpServer:
         except OSError:
             pass  # the reader has gone
         return response
+
+    # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────
+
+    async def _take_checkpoint(self, request: web.Request) -> web.StreamResponse:
+        name = request.query.get("name", "")
+        if len(name) > MAX_NAME_BYTES:
+            raise ProtocolError(f"a name of {len(name)} characters; at most {MAX_NAME_BYTES} are allowed")
+        try:
+            report = self._service.take_checkpoint(name)
+        except StateError as wrong:
+            return web.Response(status=409, text=f"{wrong}\n")
+        status = 409 if report["stage"] == "refused" else 202
+        return web.Response(status=status, body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _checkpoint(self, request: web.Request) -> web.StreamResponse:
+        report = self._service.checkpoint_report()
+        if report is None:
+            return web.Response(status=404, text="nobody has asked for a checkpoint\n")
+        return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         body = msgspec.json.encode(self._service.status())

@@ -9,7 +9,8 @@ has gone. A result that is not finite is thrown away with its momentum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import cast
@@ -17,8 +18,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gruppetto.numerics.accumulate import Accumulator
+from gruppetto.errors import SettingError
+from gruppetto.numerics.accumulate import GATHERING, MOST_GATHERED_BYTES, Accumulator
 from gruppetto.numerics.codec import CODECS, Codec
+from gruppetto.numerics.direction import cosine
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterSetting, OuterState
@@ -66,6 +69,8 @@ class Parameters:
         self._next: dict[Fragment, Value] = {}
         self._merges: dict[Fragment, Accumulator] = {}
         self._spares = _Spares(most_kept=2 + 2 * len(parts.fragments))
+        self._norms: dict[Fragment, float] = {}
+        """Of the values that this life began with."""
 
     @property
     def seeded(self) -> bool:
@@ -91,28 +96,62 @@ class Parameters:
 
     def seed(self, fragment: Fragment, body: Body) -> None:
         """Take initial weights as version 0, to be published with all others."""
+        self._norms[fragment] = float(np.sqrt(body.inspection.norm_sq.sum()))
         theta = np.frombuffer(body.payload, "<f4").copy()
         self._next[fragment] = self._value(Version(0), theta, OUTER_OPTIMIZERS[self.outer.optimizer].init(theta))
 
     def forget_seed(self) -> None:
         self._next.clear()
 
+    def value_norms(self) -> tuple[tuple[float, ...], ...]:
+        """√numel · RMS of each piece: its norm if all elements of its fragment were of one size.
+
+        By the fragment's mean square rather than the piece's own, since a piece may begin at zero; where the whole
+        fragment does, by that of the model.
+        """
+        of_model = math.hypot(*self._norms.values()) / math.sqrt(sum(spec.numel for spec in self.parts.fragments))
+        found = []
+        for p, spec in enumerate(self.parts.fragments):
+            size = self._norms[Fragment(p)] / math.sqrt(max(1, spec.numel)) or of_model
+            found.append(tuple(size * math.sqrt(piece.numel) for piece in spec.pieces))
+        return tuple(found)
+
+    def check_gathering(self, most_folds: int) -> None:
+        """Raises :class:`SettingError` if so many contributions to one fragment are more than may be gathered."""
+        for spec in self.parts.fragments:
+            gathered = sum(piece.numel for piece in spec.pieces if self._rules[piece.name] in GATHERING)
+            gathered_bytes = 4 * gathered * most_folds
+            if gathered_bytes > MOST_GATHERED_BYTES:
+                names = sorted({piece.name for piece in spec.pieces if self._rules[piece.name] in GATHERING})
+                raise SettingError(
+                    f"{names[0]!r} and others would gather {gathered_bytes / 2**30:.0f} GiB from {most_folds} learners",
+                    where="merge.rules",
+                    fix="use clipped-rda, more fragments, or a smaller run.num_slots",
+                )
+
     @property
     def seed_is_complete(self) -> bool:
         return len(self._next) == len(self.parts.fragments)
 
     def restore(self, fragment: Fragment, version: Version, theta: Float32, outer_state: OuterState) -> None:
-        """Take a value that is durable already as the published one."""
+        """Take a value that is durable already as the current one."""
         own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
         self._current[fragment] = self._value(version, theta.copy(), own)
+        self._norms[fragment] = float(np.linalg.norm(theta))
 
     def pending(self, fragments: Iterable[Fragment]) -> dict[Fragment, tuple[Float32, OuterState]]:
-        """What the outer steps made of these fragments, to be made durable."""
-        return {p: (self._next[p].theta, self._next[p].outer_state) for p in fragments}
+        """The newest values of these fragments, to be made durable: those that the outer steps have just made, or those
+        that are published already."""
+        values = {p: self._next.get(p) or self._current[p] for p in fragments}
+        return {p: (value.theta, value.outer_state) for p, value in values.items()}
 
-    def publish(self, fragments: Iterable[Fragment]) -> None:
-        """The new values become the current ones, all at once. Only after they are durable."""
-        for p in fragments:
+    def publish(self, versions: Iterable[tuple[Fragment, Version]]) -> None:
+        """The new values become the current ones, all at once; where there is none, the current one gets a new version.
+        Only when the last commit allows it."""
+        for p, version in versions:
+            if p not in self._next:
+                self._current[p].version = version
+                continue
             old, self._current[p] = self._current.get(p), self._next.pop(p)
             if old is not None:
                 old.retired = True
@@ -120,15 +159,25 @@ class Parameters:
 
     # ── the worker thread ────────────────────────────────────────────────────────────────────────────────────────
 
-    def fold(self, fragment: Fragment, body: Body, codec: Codec, weight: float) -> None:
-        """Fold a contribution into the running merge of its fragment."""
+    def fold(
+        self,
+        fragment: Fragment,
+        body: Body,
+        codec: Codec,
+        weight: float,
+        caps: Sequence[tuple[int, float]] = (),
+    ) -> float | None:
+        """Fold a contribution into the running merge of its fragment; returns its cosine against the momentum."""
         merge = self._merges.get(fragment)
         if merge is None:
             spec = self.spec(fragment)
             merge = Accumulator(spec, [self._rules[piece.name] for piece in spec.pieces])
             self._merges[fragment] = merge
-        stats = merge.fold_encoded(body.payload, codec, weight, body.inspection)
+        stats = merge.fold_encoded(body.payload, codec, weight, body.inspection, caps)
         assert stats.finite, "the gate lets nothing else in"
+        # The first part of an outer optimizer's memory is its momentum, if it has any.
+        momentum = self._current[fragment].outer_state[:1]
+        return cosine(body.payload, codec, momentum[0]) if momentum else None
 
     def outer_step(self, fragments: Iterable[Fragment], round: Round) -> StepReport:
         """Close the running merges and take one outer step on each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +11,19 @@ from gruppetto.errors import StateError
 from gruppetto.numerics.kernels import Float32
 from gruppetto.protocol.units import Round
 from gruppetto.runtime.cut import cut
-from gruppetto.runtime.store import Store
+from gruppetto.runtime.store import Store, holds_commits
 
 __all__ = ["load_model"]
+
+_log = logging.getLogger("gruppetto.syncer")
 
 
 def load_model(state: Path) -> tuple[Round, dict[str, Float32]]:
     """The newest closed round and all tensors of Θ by name, float32, in the order of the layout.
 
-    Raises :class:`StateError` if there is no model, the files are damaged, or a syncer is using them.
+    Raises :class:`StateError` if there is no model, nothing of a fragment is good, or a syncer is using the files.
     """
-    if not (state / "state.msgpack").exists():
+    if not holds_commits(state):
         raise StateError("holds no run", where=str(state), fix="name the state directory of one")
     with Store(state, identity=None) as store:
         if store.state is None or not store.state.versions:
@@ -28,8 +31,10 @@ def load_model(state: Path) -> tuple[Round, dict[str, Float32]]:
         layout, identity = store.layout(), store.identity
         parts = cut(layout, identity.fragments_asked, identity.fragmenter, identity.merge)
         model = {tensor.name: np.empty(tensor.numel, np.float32) for tensor in layout.tensors}
-        for p, theta, _ in store.load():
+        for p, _, theta, _ in store.load():
             for piece in parts.fragments[p].pieces:
                 model[piece.name][piece.start : piece.stop] = theta[piece.offset : piece.offset + piece.numel]
+        for text in store.found:
+            _log.warning("%s: %s; what is older is taken instead", state, text)
         shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
         return store.state.round, {name: values.reshape(shapes[name]) for name, values in model.items()}

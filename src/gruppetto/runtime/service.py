@@ -10,16 +10,20 @@ Whatever is malformed raises :class:`ProtocolError` before the core hears of it,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from gruppetto.errors import GruppettoError, ProtocolError, RunFailed
+from gruppetto.errors import GruppettoError, ProtocolError, RunFailed, SteppedDown
+from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
-from gruppetto.numerics.outer import choose_outer
+from gruppetto.numerics.outer import OuterState, choose_outer
+from gruppetto.protocol.actions import Alarm, AlarmKind
 from gruppetto.protocol.events import LinkLost, Seeded
-from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Progress, Refusal, RefusalReason
+from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
+from gruppetto.protocol.reception import refusal_for
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
@@ -29,7 +33,7 @@ from gruppetto.runtime.intake import Intake, Upload
 from gruppetto.runtime.model_stream import ModelStream
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
-from gruppetto.runtime.store import Identity, Store
+from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
@@ -65,7 +69,10 @@ class SyncerService:
         trace: TraceWriter,
         merger: Worker,
         disk: Worker,
+        over: bool = False,
+        known: Values | None = None,
     ) -> None:
+        """``over``, ``known``: see :class:`~gruppetto.runtime.store.Store`; for a standby that takes over."""
         self.protocol, self.setting = protocol, setting
         self.on_change: Callable[[], None] = _nobody_listens
         self.seen = Observer()
@@ -78,7 +85,17 @@ class SyncerService:
             merge=setting.merge,
             optimizer=self._outer.optimizer,
         )
-        self._store = Store(setting.state, identity=identity, run_id=setting.run_id)
+        self._store = Store(
+            setting.state,
+            identity=identity,
+            run_id=setting.run_id,
+            over=over,
+            reserve=protocol.reserve,
+            apart=protocol.sync_period,
+            snapshots_kept=setting.snapshots_kept,
+            known=known,
+        )
+        self._stepped_down: SteppedDown | None = None
         self.engine: Engine | None = None
         """None until the layout is known."""
         try:
@@ -107,8 +124,19 @@ class SyncerService:
         return self.engine is not None and self.engine.over
 
     @property
-    def failure(self) -> RunFailed | None:
-        return None if self.engine is None else self.engine.failure
+    def failure(self) -> RunFailed | SteppedDown | None:
+        return self._stepped_down if self.engine is None else self.engine.failure
+
+    def beat(self) -> None:
+        """Renew the lease; from any thread. Raises OSError, or :class:`SteppedDown`, which :meth:`step_down` takes."""
+        self._store.beat()
+
+    def step_down(self, error: SteppedDown) -> None:
+        """Another syncer has the authority over the run: this one ends."""
+        self._stepped_down = error
+        if self.engine is not None:
+            self.engine.step_down(error)
+        self.on_change()
 
     def tick(self) -> None:
         """Time has passed."""
@@ -126,7 +154,7 @@ class SyncerService:
             self.engine.close()
         self._merger.close()
         self._disk.close()
-        if self.engine is not None:
+        if self.engine is not None and not isinstance(self.failure, SteppedDown):
             self.engine.note_ledger()
         self._store.close()
 
@@ -144,9 +172,24 @@ class SyncerService:
             raise ProtocolError(f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}")
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
+        try:
+            self._store.check_authority()
+        except SteppedDown as error:
+            self.step_down(error)
+            connection.close(CloseCode.GOING_AWAY, "another syncer serves this run")
+            return connection
         if self.engine is None and not hello.can_seed:
-            text = "the syncer has no weights yet and this learner has none to give; start one with initial weights"
-            refuse(connection, Refusal(reason=RefusalReason.CANNOT_SEED, text=text), self.complaints)
+            refusal = refusal_for(
+                hello,
+                run_id=self.run_id,
+                layout_hash=hello.layout_hash,
+                superseded=False,
+                newest_round=Round(max(hello.versions, default=0)),
+                finished_at=None,
+                needs_weights=True,
+            )
+            assert refusal is not None
+            refuse(connection, refusal, self.complaints)
             return connection
         if self.engine is None or self.engine.deserted:
             layout = frame.to_layout()
@@ -168,13 +211,16 @@ class SyncerService:
         if engine is None or connection.closing is not None or not engine.switchboard.is_current(connection):
             return  # it is about to close; what it still says counts no more
         match frame:
-            case ProgressFrame(progress=news, metrics=metrics):
+            case ProgressFrame(progress=news, metrics=metrics, recovery=recovery):
                 _check_speaker(connection, news.learner)
+                if recovery is not None:
+                    self.seen.recovered(self._clock.now(), news.learner, recovery)
+                    self._trace.note(self._clock.now(), news.learner, "recovery", **asdict(recovery))
                 if metrics:
                     self.seen.metrics[news.learner] = metrics
                     self._note_metrics(news, metrics)
                 engine.feed(news)
-            case Deferred() | Goodbye():
+            case Deferred() | Marked() | Goodbye():
                 _check_speaker(connection, frame.learner)
                 engine.feed(frame)
             case _:
@@ -245,7 +291,8 @@ class SyncerService:
             body.release()
         if engine.parameters.seed_is_complete:
             engine.seeder = None
-            engine.feed(Seeded(learner=learner, incarnation=incarnation))
+            value_norms = engine.parameters.value_norms()
+            engine.feed(Seeded(learner=learner, incarnation=incarnation, value_norms=value_norms))
 
     def is_seeder(self, learner: LearnerId, incarnation: Incarnation) -> bool:
         """It was asked for the initial weights, and nobody else has been since."""
@@ -284,6 +331,27 @@ class SyncerService:
         for value in values:
             self.engine.parameters.release(value)
 
+    def take_checkpoint(self, name: str) -> dict[str, Any]:
+        """Begin a checkpoint of the whole run; how it stands.
+
+        Raises :class:`StateError` for an impossible name, and while another one is being taken.
+        """
+        if self.engine is None:
+            return {"mark": name, "stage": "refused", "why": "the run has no weights yet; ask again when it has begun"}
+        self.engine.checkpoints.take(name)
+        report = self.checkpoint_report()
+        assert report is not None
+        return report
+
+    def checkpoint_report(self) -> dict[str, Any] | None:
+        """How the newest checkpoint stands; None if nobody has asked this process for one."""
+        if self.engine is None or self.engine.checkpoints.report is None:
+            return None
+        report, mark = self.engine.checkpoints.report, self.engine.core.open_mark
+        if report["stage"] == "waiting" and mark is not None and mark.mark == report["mark"]:
+            return {**report, "waiting_for": mark.waiting_for}
+        return report
+
     def status(self) -> dict[str, Any]:
         """What people and tools see; the keys are explained in :mod:`gruppetto.runtime.health`."""
         now = self._clock.now()
@@ -296,17 +364,29 @@ class SyncerService:
     # ── beginning ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self) -> None:
-        """Take up what the last life left. Everything is checked before the new epoch is claimed."""
-        state = self._store.state
-        if state is None:
-            self._store.claim_epoch()
-            return
-        layout, saved = self._store.layout(), list(self._store.load())
+        """Take up what the last life left."""
         self._store.claim_epoch()
-        self.engine = self._make_engine(layout)
-        for p, theta, outer_state in saved:
-            self.engine.parameters.restore(p, state.versions[p], theta, outer_state)
+        if self._store.state is None:
+            return
+        self.engine = self._make_engine(self._store.layout(), list(self._store.load()))
+        self._tell_what_was_found()
         self.engine.tick()
+
+    def _tell_what_was_found(self) -> None:
+        """In the log, as an alarm, and on the trace."""
+        now = self._clock.now()
+        for text in self._store.found:
+            _log.warning("%s: %s", self.setting.state, text)
+            self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. Look after that disk."))
+        if self._store.found or self._store.unseen:
+            self._trace.note(
+                now,
+                "syncer",
+                "recovery",
+                found=self._store.found,
+                unseen=self._store.unseen,
+                damaged=[value.fragment for value in self._store.damaged],
+            )
 
     def _check_seeder(self, learner: LearnerId, incarnation: Incarnation) -> None:
         if not self.is_seeder(learner, incarnation):
@@ -316,7 +396,9 @@ class SyncerService:
         fields = {name: value for name, value in metrics.items() if name not in NOT_FOR_METRICS}
         self._trace.note(self._clock.now(), news.learner, "metrics", steps=news.steps, **fields)
 
-    def _make_engine(self, layout: Layout) -> Engine:
+    def _make_engine(
+        self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = ()
+    ) -> Engine:
         return Engine(
             layout,
             self.protocol,
@@ -330,6 +412,7 @@ class SyncerService:
             seen=self.seen,
             complaints=self.complaints,
             on_change=lambda: self.on_change(),
+            saved=saved,
         )
 
 

@@ -6,24 +6,27 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import signal
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError
+from gruppetto.errors import AddressError, SteppedDown
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.antechamber import Antechamber
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
-from gruppetto.runtime.store import cannot_write
+from gruppetto.runtime.standby import Standby, Takeover
+from gruppetto.runtime.store import StoreInUse, cannot_write
 from gruppetto.runtime.worker import ThreadWorker
 from gruppetto.trace.log import TraceWriter
 
@@ -32,6 +35,7 @@ __all__ = ["ENDPOINT_FILE", "Endpoint", "run_syncer", "serve"]
 _log = logging.getLogger("gruppetto.syncer")
 
 ENDPOINT_FILE = "endpoint.json"
+BEATS_A_LEASE = 4
 SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
 SHORTEST_WAIT_S = 0.001
@@ -46,6 +50,8 @@ class Endpoint:
     run_id: str
     epoch: int
     pid: int
+    control: str = field(repr=False)
+    """Who can read it on this machine may ask for checkpoints; new in every life of the syncer."""
 
 
 def run_syncer(
@@ -54,13 +60,16 @@ def run_syncer(
     *,
     trace: TraceWriter | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
+    standby: Callable[[], TraceWriter] | None = None,
 ) -> None:
     """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
 
-    Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix, and
-    :class:`RunFailed` for what is our fault.
+    With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
+
+    Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
+    :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
-    asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True))
+    asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
 
 
 async def serve(
@@ -72,6 +81,7 @@ async def serve(
     on_ready: Callable[[Endpoint], None] | None = None,
     stop: asyncio.Event | None = None,
     handle_signals: bool = False,
+    standby: Callable[[], TraceWriter] | None = None,
 ) -> None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
@@ -79,20 +89,42 @@ async def serve(
     loop = asyncio.get_running_loop()
     time = clock if clock is not None else MonotonicClock()
     stopping = stop if stop is not None else asyncio.Event()
+    if handle_signals:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+
+    def make(diary: TraceWriter, takeover: Takeover | None) -> SyncerService:
+        return SyncerService(
+            protocol,
+            setting,
+            clock=time,
+            trace=diary,
+            merger=ThreadWorker("gruppetto-merge", loop),
+            disk=ThreadWorker("gruppetto-disk", loop),
+            over=takeover is not None and takeover.over,
+            known=None if takeover is None else takeover.known,
+        )
+
     diary = trace if trace is not None else TraceWriter(None, {})
-    service = SyncerService(
-        protocol,
-        setting,
-        clock=time,
-        trace=diary,
-        merger=ThreadWorker("gruppetto-merge", loop),
-        disk=ThreadWorker("gruppetto-disk", loop),
-    )
+    if standby is None:
+        service = make(diary, None)
+    else:
+        await loop.run_in_executor(None, warm)
+        host, port = host_and_port(setting.listen)
+        async with Antechamber(host, port, tls) as chosen:
+            setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
+            waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
+            taken = await _take_over(waiting, lambda takeover: make(standby(), takeover), stopping)
+        if taken is None:
+            return
+        service = taken
+    renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
     try:
         # Compiled before anybody can be kept waiting by it.
         await loop.run_in_executor(None, warm)
         timer = _Timer(service, time, loop)
-        server = HttpServer(service, token=setting.token, stall_s=protocol.liveness_s)
+        control = secrets.token_hex(16)
+        server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
 
         def look() -> None:
             timer.set()
@@ -102,16 +134,44 @@ async def serve(
 
         service.on_change = look
         look()
-        if handle_signals:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, stopping.set)
-        await _listen(service, server, setting, tls, on_ready, stopping)
+        await _listen(service, server, setting, tls, on_ready, stopping, control)
         timer.stop()
     finally:
+        renewal.cancel()
+        await asyncio.gather(renewal, return_exceptions=True)
         service.close()
         diary.flush()
     if service.failure is not None:
         raise service.failure
+
+
+async def _take_over(
+    standby: Standby, make: Callable[[Takeover], SyncerService], stopping: asyncio.Event
+) -> SyncerService | None:
+    """Wait, and be the next; None if we are to stop first."""
+    while (takeover := await standby.wait(stopping)) is not None:
+        try:
+            service = make(takeover)
+        except StoreInUse:
+            standby.begin_again()
+            continue
+        _log.warning("%s; this one takes over, in epoch %d", takeover.why, service.epoch)
+        return service
+    return None
+
+
+async def _renew_lease(service: SyncerService, every_s: float) -> None:
+    """As long as the event loop turns and the state can be written: whoever cannot do both is of no use to anybody."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            await loop.run_in_executor(None, service.beat)
+        except SteppedDown as error:
+            service.step_down(error)
+            return
+        except OSError as wrong:
+            service.complaints.note(("lease",), f"the lease could not be renewed: {wrong}", logging.WARNING)
+        await asyncio.sleep(every_s)
 
 
 async def _listen(
@@ -121,6 +181,7 @@ async def _listen(
     tls: ssl.SSLContext | None,
     on_ready: Callable[[Endpoint], None] | None,
     stopping: asyncio.Event,
+    control: str,
 ) -> None:
     host, port = host_and_port(setting.listen)
     runner = web.AppRunner(
@@ -147,6 +208,7 @@ async def _listen(
             run_id=service.run_id,
             epoch=service.epoch,
             pid=os.getpid(),
+            control=control,
         )
         path = setting.state / ENDPOINT_FILE
         _write_endpoint(path, endpoint)
@@ -155,8 +217,7 @@ async def _listen(
             on_ready(endpoint)
         await stopping.wait()
         service.say_farewell()
-        with suppress(OSError):
-            path.unlink()
+        _forget_endpoint(path, endpoint)
     finally:
         await runner.cleanup()
 
@@ -180,11 +241,21 @@ class _Timer:
 
 
 def _write_endpoint(path: Path, endpoint: Endpoint) -> None:
-    text = json.dumps({"url": endpoint.url, "run_id": endpoint.run_id, "epoch": endpoint.epoch, "pid": endpoint.pid})
     try:
-        write_durably(path, [text.encode()])
+        write_durably(path, [_spelled(endpoint)])
     except OSError as wrong:
         raise cannot_write(path, wrong) from wrong
+
+
+def _forget_endpoint(path: Path, endpoint: Endpoint) -> None:
+    """Unless it is another syncer's by now."""
+    with suppress(OSError):
+        if path.read_bytes() == _spelled(endpoint):
+            path.unlink()
+
+
+def _spelled(endpoint: Endpoint) -> bytes:
+    return json.dumps(asdict(endpoint)).encode()
 
 
 def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:

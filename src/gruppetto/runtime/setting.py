@@ -56,6 +56,10 @@ class SyncerSetting:
     """The run's name; empty: a new one, or that of the state directory."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """Handed to learners as it is: what the reference trainer needs to know."""
+    lease_s: float = 10.0
+    """A standby takes over when the syncer has not renewed its lease for so long, though it is not known to be dead."""
+    snapshots_kept: int = 2
+    """Older commits that are kept whole, at least ``sync_period`` rounds apart, in case newer ones are damaged."""
     max_bodies: int = 8
     """Uploads held in memory at once. Further ones wait at their sockets."""
 
@@ -76,6 +80,12 @@ class SyncerSetting:
         if self.run_id and not is_name(self.run_id):
             raise SettingError(
                 f"run_id is {self.run_id!r}", where="syncer.run_id", fix="use 1 to 128 letters, digits or . _ -"
+            )
+        if not self.lease_s > 0:
+            raise SettingError(f"lease_s is {self.lease_s}", where="syncer.lease_s", fix="use more than 0 seconds")
+        if not 0 <= self.snapshots_kept <= 1000:
+            raise SettingError(
+                f"snapshots_kept is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000"
             )
         if not 1 <= self.max_bodies <= 1024:
             raise SettingError(f"max_bodies is {self.max_bodies}", where="syncer.max_bodies", fix="use 1 to 1024")

@@ -3,113 +3,120 @@
 ::
 
     DIR/
-      lock              held by the living syncer, so that there is only one
-      state.msgpack     the commit: who, which round, which files (a checksum line, then msgpack)
-      layout.json       the model's tensors
-      fragments/        p00007.v42.safetensors: "theta" and the outer optimizer's "state.0", … of fragment 7, version 42
+      epochs/       one file per life: lock, lease and fence            (gruppetto.runtime.authority)
+      commits/      one file per commit: values and control record      (gruppetto.runtime.commits)
+      layout.json   the model's tensors, and a copy in layout.copy.json
 
-A commit writes the new fragment files, then ``state.msgpack``, which names every file that belongs to it with size and
-checksum; only then are the files of the commit before removed. So there is exactly one commit at every moment, and it
-is complete. What does not check out is an error that names the file: a run never starts silently from nothing.
+A commit is a new file. Kept are the newest one, the one before, some older ones as snapshots, at least H rounds apart,
+and all files in which a value lies that one of these names: so there are two values of every fragment, and older ones.
+What is damaged or missing is replaced by the newest good thing before it, and the new life is told what it may not know
+(:mod:`gruppetto.protocol.recovery`). What was found is said, and where nothing good is left nothing starts.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
-import os
-import re
+import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import msgspec
-import numpy as np
-import safetensors.numpy
-from safetensors import SafetensorError
-
-from gruppetto.errors import LayoutError, StateError
-from gruppetto.numerics.codec import Buffer
+from gruppetto.errors import LayoutError, StateError, SteppedDown
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterState
-from gruppetto.protocol.state import SyncerState
-from gruppetto.protocol.units import Epoch, Fragment, Version
+from gruppetto.protocol.recovery import unseen_rounds
+from gruppetto.protocol.state import OlderValue, SyncerState
+from gruppetto.protocol.units import Epoch, Fragment, Round, Version
+from gruppetto.runtime.authority import EPOCHS, KEPT, Authority
+from gruppetto.runtime.commits import (
+    COMMITS,
+    STORE_VERSION,
+    Commit,
+    CommitName,
+    DamagedError,
+    Identity,
+    Place,
+    pieces_of,
+)
 from gruppetto.runtime.durable import TEMPORARY, force_directory, write_durably
-from gruppetto.runtime.tensorfile import tensors_header
-from gruppetto.runtime.wire import checksum
 
-__all__ = ["STORE_VERSION", "Identity", "Store", "cannot_write"]
+__all__ = ["LAYOUTS", "Identity", "Store", "StoreInUse", "Values", "cannot_write", "holds_commits"]
 
-STORE_VERSION = 1
-_MAGIC = b"gruppetto state "
+_log = logging.getLogger("gruppetto.store")
 
-_FRAGMENT = re.compile(r"p\d{5,}\.v\d+\.safetensors(\.tmp)?")
-"""Files that this module made, and may remove. It touches no other."""
-_HALF_WRITTEN = frozenset(name + TEMPORARY for name in ("state.msgpack", "layout.json", "endpoint.json"))
-_NOT_FOREIGN = _HALF_WRITTEN | {"lock", "fragments", "layout.json", "endpoint.json", "lost+found"}
+Values = Mapping[Place, tuple[Float32, OuterState]]
+"""Values that have been read and checked already."""
+
+LAYOUTS = ("layout.json", "layout.copy.json")
+"""Two copies of the same."""
+_HALF_WRITTEN = frozenset(name + TEMPORARY for name in (*LAYOUTS, "endpoint.json"))
+_NOT_FOREIGN = _HALF_WRITTEN | {EPOCHS, COMMITS, *LAYOUTS, "endpoint.json", "lost+found"}
 _DIARIES = frozenset({".jsonl", ".log"})
 """Traces and logs may be written beside the state, and are opened before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What may not change between two lives of a run, because the files depend on it."""
-
-    fragments_asked: int
-    fragmenter: str
-    merge: tuple[tuple[str, str], ...]
-    optimizer: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    name: str
-    version: Version
-    size_bytes: int
-    checksum: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Commit:
-    store: int
-    run_id: str
-    epoch: Epoch
-    """The newest epoch that was claimed; at least that of ``state``."""
-    identity: Identity
-    state: SyncerState | None
-    files: tuple[_File, ...]
-    """One per fragment; empty until seeded."""
+class StoreInUse(StateError):
+    """Another syncer has the authority here."""
 
 
 class Store:
     """One syncer's directory, open and locked.
 
-    Raises :class:`StateError` when the directory is in use, belongs to another run, or is damaged.
+    Without an ``identity`` it is opened to be looked at, and begun by nobody. With ``over`` the lock is passed over:
+    whoever holds it has not renewed his lease. ``reserve``: rounds that this life publishes at most between two
+    commits; ``apart`` and ``snapshots_kept``: how many rounds lie between two snapshots, and how many there are.
+
+    Raises :class:`StateError` when the directory is in use, belongs to another run, or nothing in it is good.
     """
 
-    def __init__(self, path: Path, *, identity: Identity | None, run_id: str = "") -> None:
-        """Open ``path``, or begin it. ``run_id`` names the run; "" takes what is there, or makes a name up.
-
-        Without an ``identity`` the directory is opened to be looked at, and begun by nobody.
-        """
+    def __init__(
+        self,
+        path: Path,
+        *,
+        identity: Identity | None,
+        run_id: str = "",
+        over: bool = False,
+        reserve: int = 0,
+        apart: int = 1,
+        snapshots_kept: int = 2,
+        known: Values | None = None,
+    ) -> None:
+        """Open ``path``, or begin it. ``run_id`` names the run; "" takes what is there, or makes a name up."""
         self.path = path
-        self._fragments = path / "fragments"
-        self._lock = -1
+        self.unseen = 0
+        """Rounds after the state that may have been published."""
+        self.damaged: tuple[OlderValue, ...] = ()
+        """Fragments whose value at hand is older than the state says."""
+        self.found: list[str] = []
+        """What was damaged or missing, in words."""
+        self._identity, self._asked_run_id, self._over = identity, run_id, over
+        self._reserve, self._apart, self._snapshots_kept = reserve, apart, snapshots_kept
+        self._known: Values = known or {}
+        self._before: Commit | None = None
+        self._snapshots: tuple[Commit, ...] = ()
+        self._may_be_known: list[Round] = []
+        """The last rounds that may be published under the newest commits, though they cannot be read."""
+        self._named = Epoch(0)
+        """The newest epoch in the names of the commits."""
+        self._word_is_lost = False
+        """What the newest life said of its commits cannot be read: there may have been one more."""
+        self._values: dict[Fragment, tuple[Float32, OuterState]] = {}
+        self._commits = path / COMMITS
+        self._seat = Authority(path)
         try:
             self._check_that_it_is_ours()
-            self._fragments.mkdir(parents=True, exist_ok=True)
+            self._commits.mkdir(parents=True, exist_ok=True)
             for directory in (path, path.parent):
                 force_directory(directory)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._take_lock()
-            self._commit = self._open(identity, run_id)
-            self._sweep()
+            if not over and not self._seat.take_lock():
+                raise _in_use(path)
+            self._commit = self._open()
         except OSError as wrong:
             self.close()
             raise StateError(
@@ -129,9 +136,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the directory."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._seat.close()
 
     @property
     def run_id(self) -> str:
@@ -143,124 +148,312 @@ class Store:
 
     @property
     def epoch(self) -> Epoch:
-        """The newest epoch claimed; 0 in a new directory."""
-        return self._commit.epoch
+        """Ours, once claimed; 0 before."""
+        return self._seat.epoch
+
+    @property
+    def newest_epoch(self) -> Epoch:
+        """The newest that was ever claimed here."""
+        return self._seat.newest()
+
+    @property
+    def reserve(self) -> int:
+        """Rounds after the state that may have been published by whoever was here."""
+        return 0 if self.state is None else unseen_rounds(self.state.round, until=self._may_be_known)
 
     @property
     def state(self) -> SyncerState | None:
-        """The last commit; None before the first."""
+        """What is durable; None before the run has weights."""
         return self._commit.state
 
-    def claim_epoch(self) -> Epoch:
-        """Begin a new life: its epoch is durable when this returns, and no other life will ever have it.
+    # ── a new life ───────────────────────────────────────────────────────────────────────────────────────────────
 
-        Raises :class:`StateError` if it cannot be written.
+    def claim_epoch(self) -> Epoch:
+        """Begin a new life: its epoch is durable when this returns, no other life will ever have it, and whatever the
+        life before still writes is nobody's from now on.
+
+        Raises :class:`StateError` if it cannot be written, or if another process was quicker.
         """
-        commit = replace(self._commit, epoch=Epoch(self._commit.epoch + 1))
+        before = max(self._seat.newest(), self._named)
         try:
-            self._write(commit)
+            if self._seat.claim(self._reserve, above=before) is None:
+                raise _in_use(self.path)
+            if self._over:
+                self._commit = self._open()  # behind the fence nothing that counts is added any more
+            is_last_word = not self._over and not self._word_is_lost and self._commit.epoch == before
+            self._adopt(is_last_word=is_last_word)
         except OSError as wrong:
-            raise cannot_write(self.path / "state.msgpack", wrong) from wrong
-        return commit.epoch
+            raise cannot_write(self.path / EPOCHS, wrong) from wrong
+        return self.epoch
+
+    def _adopt(self, *, is_last_word: bool) -> None:
+        """Make what is good of the last commit our own first one."""
+        commit = self._commit
+        state, places = commit.state, commit.places
+        if state is not None:
+            in_flight = None if is_last_word else self._most_reserve()
+            self.unseen = unseen_rounds(state.round, until=(state.round, *self._may_be_known), in_flight=in_flight)
+            places = tuple(self._good_and_beat(Fragment(p), of_fragment) for p, of_fragment in enumerate(places))
+            self.damaged = tuple(
+                OlderValue(fragment=Fragment(p), version=newest.version, merged=newest.merged)
+                for p, (newest, *_) in enumerate(places)
+                if newest.version != state.versions[p]
+            )
+            state = replace(state, reserve=self.unseen)
+        # Also of a life that leaves nothing: its name is in the record.
+        self._write(replace(commit, epoch=self.epoch, number=0, state=state, places=places), {})
+        self._sweep(path.name for path in self._commits.iterdir())
+
+    def _most_reserve(self) -> int:
+        """The largest that is known: of the setting, the leases and the commits. A life's first commit is not asked;
+        what stands there is how much its author did not know."""
+        commits = [self._commit, *self._snapshots]
+        if self._before is not None:
+            commits.append(self._before)
+        known = [commit.state.reserve for commit in commits if commit.state is not None and commit.number]
+        return max([self._reserve, self._seat.most_reserve(), *known])
+
+    def _good_and_beat(self, p: Fragment, of_fragment: tuple[Place, ...]) -> tuple[Place, ...]:
+        """To read a large model takes longer than a lease lasts."""
+        self._seat.beat()
+        return self._good(p, of_fragment)
+
+    def _good(self, p: Fragment, of_fragment: tuple[Place, ...]) -> tuple[Place, ...]:
+        """The places of a fragment from the newest good one on. Its value is kept for :meth:`load`."""
+        older = [place for snapshot in self._snapshots for place in snapshot.places[p]]
+        candidates = sorted({*of_fragment, *older}, key=lambda place: -place.version)
+        first = candidates[0]
+        for i, place in enumerate(candidates):
+            try:
+                self._values[p] = self._known.get(place) or place.read(self._commits)
+            except DamagedError as wrong:
+                self.found.append(f"{COMMITS}/{place.file}: fragment {p}, version {place.version}, is damaged: {wrong}")
+            else:
+                return tuple(candidates[i : i + 2])
+        raise _damaged(self._commits / first.file, f"no good value of fragment {p} is left")
+
+    # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(
         self, state: SyncerState, fragments: Mapping[Fragment, tuple[Float32, OuterState]], layout: Layout
     ) -> None:
         """Make ``state`` and these fragments durable, all or nothing. Those not given stay as they are.
 
-        Raises OSError, and then the commit before is still the one that counts.
+        Raises OSError, and then the commit before is still the one that counts; :class:`SteppedDown` when another life
+        has the authority.
         """
-        assert state.run_id == self.run_id and state.epoch <= self.epoch
+        assert state.run_id == self.run_id and state.epoch == self.epoch
+        self._values.clear()  # of another commit
         if self.state is None:
             self._write_layout(layout)
-        files = dict(enumerate(self._commit.files))
-        for p, (theta, outer_state) in sorted(fragments.items()):
-            files[p] = self._write_fragment(p, state.versions[p], theta, outer_state)
-        assert tuple(files[p].version for p in range(len(files))) == state.versions
-        if fragments:
-            force_directory(self._fragments)
-        self._write(replace(self._commit, state=state, files=tuple(files[p] for p in range(len(files)))))
-        self._sweep()
+        self._write(replace(self._commit, number=self._commit.number + 1, state=state), fragments)
 
-    def layout(self) -> Layout:
-        """The run's layout. Only after a commit."""
-        path = self.path / "layout.json"
-        assert self.state is not None
+    def copy_to(self, place: Path, state: SyncerState, epoch: Epoch) -> None:
+        """Make ``place`` a state directory of the newest commit, with ``state`` in place of its own, which has to name
+        the same versions. ``epoch`` is the newest that is claimed there: the next life is the one after it.
+
+        Files are linked where that is possible: no file is ever changed once it is written. Raises OSError.
+        """
+        assert self.state is not None and state.versions == self.state.versions
+        look = self.check_authority if self.epoch else lambda: None
+        (place / COMMITS).mkdir(parents=True, exist_ok=True)
+        for file in sorted({where.file for of_fragment in self._commit.places for where in of_fragment}):
+            _link(self._commits / file, place / COMMITS / file)
+        for name in LAYOUTS:
+            write_durably(place / name, [json.dumps(self.layout().to_dict(), indent=1).encode()])
+        draft = replace(self._commit, epoch=epoch, number=self._commit.number + 1, state=state, snapshots=())
+        Authority(place).leave_word(epoch, commit=draft.number, until=draft.name.until)
+        written: list[Commit] = []
+        write_durably(place / COMMITS / draft.name.file, pieces_of(draft, {}, written), look=look)
+        for directory in (place / COMMITS, place, place.parent):
+            force_directory(directory)
+
+    def check_authority(self) -> None:
+        """Look at the fence, and mend it where a piece of it was removed. Raises :class:`SteppedDown`."""
+        newest = self._seat.newest()
+        if newest < self.epoch:
+            self._put_back()
+            newest = self._seat.newest()
+        if newest != self.epoch:
+            raise SteppedDown(
+                f"{self.path}: another syncer has taken over (epoch {newest}, this one had {self.epoch}); "
+                "this one serves no more"
+            )
+
+    def _put_back(self) -> None:
+        """An older epoch is no successor: our own file has been removed."""
+        gone = f"{self.path / EPOCHS}/{self.epoch:05}"
         try:
-            layout = Layout.from_dict(json.loads(path.read_bytes()))
-        except RecursionError as wrong:
-            raise _damaged(path, "it is nested too deeply") from wrong
-        except (OSError, ValueError) as wrong:  # LayoutError is a ValueError
-            raise _damaged(path, str(wrong) if not isinstance(wrong, LayoutError) else wrong.what) from wrong
-        if layout.layout_hash != self.state.layout_hash:
-            raise _damaged(path, "it is not the layout that the state belongs to")
-        return layout
+            if self._seat.put_back():
+                _log.warning("%s was removed while this syncer served; it has been put back", gone)
+        except OSError as wrong:
+            raise SteppedDown(
+                f"{gone}: was removed while this syncer served, and cannot be put back ({wrong.strerror}); "
+                "nothing keeps another one out, so this one serves no more"
+            ) from wrong
 
-    def load(self) -> Iterator[tuple[Fragment, Float32, OuterState]]:
-        """Every fragment of the last commit, checked."""
-        for p, file in enumerate(self._commit.files):
-            path = self._fragments / file.name
-            try:
-                data = path.read_bytes()
-            except OSError as wrong:
-                raise _damaged(path, wrong.strerror or "unreadable") from wrong
-            if len(data) != file.size_bytes:
-                raise _damaged(path, f"it has {len(data)} bytes instead of {file.size_bytes}")
-            if checksum(data) != file.checksum:
-                raise _damaged(path, "its checksum is wrong")
-            yield Fragment(p), *_read_tensors(path, data)
+    def beat(self) -> None:
+        """Renew the lease. Raises :class:`SteppedDown`, or OSError."""
+        self.check_authority()
+        self._seat.beat()
+
+    def _write(self, draft: Commit, values: Mapping[Fragment, tuple[Float32, OuterState]]) -> None:
+        old = set(self._needed())
+        snapshots, state = self._snapshots, draft.state
+        is_snapshot = state is not None and (not snapshots or state.round >= _round_of(snapshots[0]) + self._apart)
+        kept = tuple(snapshot.name.file for snapshot in snapshots)
+        if is_snapshot:
+            kept = (draft.name.file, *kept)[: 1 + self._snapshots_kept]
+        draft = replace(draft, snapshots=kept)
+        written: list[Commit] = []
+        path = self._commits / draft.name.file
+        write_durably(path, pieces_of(draft, values, written), look=self.check_authority)
+        force_directory(self._commits)
+        (commit,) = written
+        self._before, self._commit = self._commit, commit
+        if is_snapshot:
+            self._snapshots = (commit, *snapshots)[: len(kept)]
+        with suppress(OSError):  # it is done; a lease that cannot be renewed is found out by the next beat
+            self._seat.beat(commit=commit.number, until=commit.name.until)
+        self._sweep(old)
+
+    def _needed(self) -> Iterator[str]:
+        """The files that are kept, and why: the newest two commits and the snapshots, and what they name."""
+        for commit in (self._commit, self._before):
+            if commit is not None:
+                yield commit.name.file
+                yield from (place.file for of_fragment in commit.places for place in of_fragment)
+        for commit in self._snapshots:
+            yield commit.name.file
+            yield from (of_fragment[0].file for of_fragment in commit.places)
+
+    def _sweep(self, files: Iterable[str]) -> None:
+        """Remove those of our own files that nothing needs any more."""
+        needed = set(self._needed())
+        for file in files:
+            if file not in needed and CommitName.parse(file.removesuffix(TEMPORARY)):
+                with suppress(OSError):  # it is tried again at the next start
+                    (self._commits / file).unlink()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _check_that_it_is_ours(self) -> None:
-        """A directory full of something else is most likely a slip of the pen."""
-        if not self.path.exists() or (self.path / "state.msgpack").exists():
+    def load(self) -> Iterator[tuple[Fragment, Version, Float32, OuterState]]:
+        """The newest good value of every fragment, checked."""
+        for p, of_fragment in enumerate(self._commit.places):
+            places = of_fragment if Fragment(p) in self._values else self._good(Fragment(p), of_fragment)
+            yield Fragment(p), places[0].version, *self._values.pop(Fragment(p))
+
+    def layout(self) -> Layout:
+        """The run's layout. Only after a commit."""
+        assert self.state is not None
+        first: StateError | None = None
+        for path in (self.path / name for name in LAYOUTS):
+            try:
+                return _read_layout(path, self.state.layout_hash)
+            except StateError as wrong:
+                self.found.append(str(wrong.where) + " " + wrong.what)
+                first = first or wrong
+        assert first is not None
+        raise first
+
+    def _open(self) -> Commit:
+        """The newest commit that can be read, and what is known of newer ones."""
+        parsed = (CommitName.parse(path.name) for path in self._commits.iterdir())
+        names = sorted((name for name in parsed if name is not None), reverse=True)
+        self._named = names[0].epoch if names else Epoch(0)
+        self.found, self._may_be_known, self._before, self._snapshots = [], [], None, ()
+        newest: Commit | None = None
+        for name in names:
+            commit = self._read(name)
+            self._may_be_known.append(name.until)
+            if commit is not None:
+                newest = commit
+                break
+        self._look_for_missing(newest)
+        unread = self._look_for_word(newest)
+        absurd = [f"{EPOCHS}/{name}" for name in self._seat.absurd()]
+        absurd += sorted(f"{COMMITS}/{f.name}" for f in self._commits.iterdir() if CommitName.is_absurd(f.name))
+        also = [*unread, *(f"{file} is passed over: no syncer gives a number like this" for file in absurd)]
+        if newest is None or (newest.state is None and self.found):
+            self._refuse_if_there_was_more(names)
+            self.found += also
+            return self._begin()
+        if self._over and newest.state is None:
+            # Version 0 has no number before it that could be left out.
+            raise _in_use(self.path)
+        if newest.state is None and self._word_is_lost and (self.path / LAYOUTS[0]).exists():
+            # The layout is written just before the first weights are.
+            raise _damaged(self.path, f"{unread[0]}, and the first weights are missing")
+        self._compare(newest)
+        self.found += also
+        rest = names[names.index(newest.name) + 1 :]
+        self._before = self._read(rest[0]) if rest else None
+        kept = [CommitName.parse(file) for file in newest.snapshots]
+        snapshots = [self._read(name) for name in kept if name is not None and name != newest.name]
+        own = [newest] if newest.name.file in newest.snapshots else []
+        self._snapshots = (*own, *(commit for commit in snapshots if commit is not None and commit.state is not None))
+        return newest
+
+    def _read(self, name: CommitName) -> Commit | None:
+        path = self._commits / name.file
+        try:
+            return Commit.read(path)
+        except DamagedError as wrong:
+            self.found.append(f"{COMMITS}/{name.file} is damaged: {wrong}")
+            return None
+        except NotImplementedError as other:
+            raise _other_format(path, str(other)) from None
+
+    def _look_for_word(self, newest: Commit | None) -> list[str]:
+        """Of the life that wrote the newest commit and of those after it: what they said of their commits, if that
+        cannot be read."""
+        claimed, since = self._seat.claimed(), newest.epoch if newest is not None else Epoch(1)
+        lost = [epoch for epoch in claimed if epoch >= max(since, 1) and self._seat.lease(epoch) is None]
+        unread = [f"{EPOCHS}/{epoch:05} cannot be read" for epoch in lost]
+        if since not in claimed and newest is not None and since and max(claimed, default=0) - since < KEPT:
+            unread.append(f"{EPOCHS}/{since:05} is missing")
+        self._word_is_lost = bool(unread)
+        return [f"{text}: one more commit may have been published" for text in unread]
+
+    def _look_for_missing(self, newest: Commit | None) -> None:
+        """Every life leaves word of its newest commit."""
+        for epoch in self._seat.claimed():
+            self._look_for_missing_of(epoch, newest)
+
+    def _look_for_missing_of(self, epoch: Epoch, newest: Commit | None) -> None:
+        lease = self._seat.lease(epoch)
+        if lease is None or not lease.commit:
             return
-        found = [*self.path.iterdir(), *(self._fragments.iterdir() if self._fragments.is_dir() else ())]
-        for path in sorted(found):
-            if not (path.name in _NOT_FOREIGN or path.suffix in _DIARIES or _FRAGMENT.fullmatch(path.name)):
-                raise StateError(
-                    f"is not a state directory: it holds {str(path.relative_to(self.path))!r} and no state.msgpack",
-                    where=str(self.path),
-                    fix="name an empty or a new directory",
-                )
+        if newest is None or (newest.epoch, newest.number) < (epoch, lease.commit):
+            name = CommitName(epoch=epoch, number=lease.commit, until=lease.until)
+            self._may_be_known.append(lease.until)
+            if not any(name.file in text for text in self.found):
+                self.found.append(f"{COMMITS}/{name.file} is missing")
 
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as wrong:
-            if wrong.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
+    def _refuse_if_there_was_more(self, names: list[CommitName]) -> None:
+        """Never start silently from nothing."""
+        if (self.path / "state.msgpack").exists():
+            raise _other_format(self.path / "state.msgpack", "1")
+        if self.found:
+            raise _damaged(self._commits, f"no commit can be read ({self.found[0]})")
+        if names or (self.path / LAYOUTS[0]).exists():
+            raise _damaged(self._commits, "all commits are missing, though there are other parts of a run")
+
+    def _begin(self) -> Commit:
+        if self._identity is None:
+            raise StateError("holds no run", where=str(self.path), fix="name the directory of one")
+        name = self._asked_run_id or f"run-{secrets.token_hex(4)}"
+        return Commit(run_id=name, epoch=Epoch(0), number=0, identity=self._identity, state=None)
+
+    def _compare(self, commit: Commit) -> None:
+        if self._asked_run_id and self._asked_run_id != commit.run_id:
             raise StateError(
-                "another syncer is using this state directory", where=str(self.path), fix="stop it, or name another"
-            ) from wrong
-
-    def _open(self, identity: Identity | None, run_id: str) -> _Commit:
-        path = self.path / "state.msgpack"
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            if any(self._fragments.glob("*.safetensors")) or (self.path / "layout.json").exists():
-                raise _damaged(path, "it is missing, though there are other parts of a run") from None
-            if identity is None:
-                raise StateError("holds no run", where=str(self.path), fix="name the directory of one") from None
-            name = run_id or f"run-{secrets.token_hex(4)}"
-            return _Commit(store=STORE_VERSION, run_id=name, epoch=Epoch(0), identity=identity, state=None, files=())
-        except OSError as wrong:
-            raise _damaged(path, wrong.strerror or "unreadable") from wrong
-        commit = _decode(path, data)
-        self._compare(commit, identity, run_id)
-        return commit
-
-    def _compare(self, commit: _Commit, identity: Identity | None, run_id: str) -> None:
-        if run_id and run_id != commit.run_id:
-            raise StateError(
-                f"holds run {commit.run_id!r}, not {run_id!r}",
+                f"holds run {commit.run_id!r}, not {self._asked_run_id!r}",
                 where=str(self.path),
                 fix="name the state directory of this run, or a new one",
             )
-        for name in () if identity is None else Identity.__slots__:
-            then, now = getattr(commit.identity, name), getattr(identity, name)
+        for name in () if self._identity is None else Identity.__slots__:
+            then, now = getattr(commit.identity, name), getattr(self._identity, name)
             if then != now:
                 raise StateError(
                     f"this run was begun with {name} = {then!r}, now it is {now!r}",
@@ -268,75 +461,75 @@ class Store:
                     fix="take the old value, or a new state directory",
                 )
 
-    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _write(self, commit: _Commit) -> None:
-        write_durably(self.path / "state.msgpack", _encode(commit))
-        force_directory(self.path)
-        self._commit = commit
+    def _check_that_it_is_ours(self) -> None:
+        """A directory full of something else is most likely a slip of the pen."""
+        if not self.path.exists() or holds_commits(self.path) or (self.path / "state.msgpack").exists():
+            return
+        found = [*self.path.iterdir(), *(self._commits.iterdir() if self._commits.is_dir() else ())]
+        for path in sorted(found):
+            ours = CommitName.parse(path.name.removesuffix(TEMPORARY)) is not None
+            if not (path.name in _NOT_FOREIGN or path.suffix in _DIARIES or ours):
+                raise StateError(
+                    f"is not a state directory: it holds {str(path.relative_to(self.path))!r} and no commits",
+                    where=str(self.path),
+                    fix="name an empty or a new directory",
+                )
 
     def _write_layout(self, layout: Layout) -> None:
-        write_durably(self.path / "layout.json", [json.dumps(layout.to_dict(), indent=1).encode()])
+        for name in LAYOUTS:
+            write_durably(self.path / name, [json.dumps(layout.to_dict(), indent=1).encode()])
         force_directory(self.path)
 
-    def _write_fragment(self, p: Fragment, version: Version, theta: Float32, outer_state: OuterState) -> _File:
-        names = ["theta", *(f"state.{i}" for i in range(len(outer_state)))]
-        header = tensors_header([(name, theta.shape) for name in names], {"fragment": str(p), "version": str(version)})
-        name = f"p{p:05}.v{version}.safetensors"
-        size, crc = write_durably(self._fragments / name, [header, *map(_raw, (theta, *outer_state))])
-        return _File(name=name, version=version, size_bytes=size, checksum=crc)
 
-    def _sweep(self) -> None:
-        """Remove what no commit names: files of the commit before, and what a crash left half written. Only our own."""
-        named = {file.name for file in self._commit.files}
-        ours = [path for path in self._fragments.iterdir() if _FRAGMENT.fullmatch(path.name)]
-        for path in (*ours, *(self.path / name for name in _HALF_WRITTEN)):
-            if path.name not in named:
-                with suppress(OSError):  # it is tried again at the next commit
-                    path.unlink()
+def holds_commits(path: Path) -> bool:
+    """Whether a run was ever committed into this directory."""
+    directory = path / COMMITS
+    return directory.is_dir() and any(CommitName.parse(file.name) for file in directory.iterdir())
 
 
-def _encode(commit: _Commit) -> list[Buffer]:
-    payload = msgspec.msgpack.encode(commit)
-    return [_MAGIC + f"{checksum(payload):08x}\n".encode(), payload]
+def _round_of(commit: Commit) -> Round:
+    assert commit.state is not None
+    return commit.state.round
 
 
-def _decode(path: Path, data: bytes) -> _Commit:
-    head, _, payload = data.partition(b"\n")
-    if head != _MAGIC + f"{checksum(payload):08x}".encode():
-        raise _damaged(path, "its checksum is wrong")
+def _link(source: Path, target: Path) -> None:
+    with suppress(FileExistsError):
+        try:
+            target.hardlink_to(source)
+        except OSError as wrong:
+            if isinstance(wrong, FileExistsError) or wrong.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+                raise
+            write_durably(target, [source.read_bytes()])
+
+
+def _read_layout(path: Path, layout_hash: str) -> Layout:
     try:
-        version: Any = msgspec.msgpack.decode(payload)["store"]
-        if version != STORE_VERSION:
-            raise StateError(
-                f"was written in format {version}, this version of Gruppetto reads format {STORE_VERSION}",
-                where=str(path),
-                fix="use the version that wrote it",
-            )
-        return msgspec.msgpack.decode(payload, type=_Commit)
-    except (msgspec.MsgspecError, KeyError, TypeError, RecursionError) as wrong:
-        raise _damaged(path, str(wrong)) from wrong
-
-
-def _read_tensors(path: Path, data: bytes) -> tuple[Float32, OuterState]:
-    try:
-        tensors = safetensors.numpy.load(data)
-        theta = tensors.pop("theta")
-        state = tuple(tensors.pop(f"state.{i}") for i in range(len(tensors)))
-    except (SafetensorError, KeyError) as wrong:
-        raise _damaged(path, str(wrong)) from wrong
-    return theta, state
-
-
-def _raw(values: Float32) -> Buffer:
-    assert values.dtype == np.dtype("<f4")
-    return np.ascontiguousarray(values).view(np.uint8)
+        layout = Layout.from_dict(json.loads(path.read_bytes()))
+    except RecursionError as wrong:
+        raise _damaged(path, "it is nested too deeply") from wrong
+    except (OSError, ValueError) as wrong:  # LayoutError is a ValueError
+        raise _damaged(path, str(wrong) if not isinstance(wrong, LayoutError) else wrong.what) from wrong
+    if layout.layout_hash != layout_hash:
+        raise _damaged(path, "it is not the layout that the state belongs to")
+    return layout
 
 
 def cannot_write(path: Path, why: OSError) -> StateError:
     """Something of the state cannot be written at all; not for what passes by itself while a run goes on."""
     return StateError(
         f"cannot be written ({why.strerror})", where=str(path), fix="make room for it, or name another state directory"
+    )
+
+
+def _in_use(path: Path) -> StoreInUse:
+    return StoreInUse("another syncer is using this state directory", where=str(path), fix="stop it, or name another")
+
+
+def _other_format(path: Path, version: str) -> StateError:
+    return StateError(
+        f"was written in format {version}, this version of Gruppetto reads format {STORE_VERSION}",
+        where=str(path),
+        fix="use the version that wrote it",
     )
 
 

@@ -12,6 +12,8 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer
 ``GET  /v1/status``                           JSON for people and tools
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
+``POST /v1/checkpoint?name=NAME``             begin a checkpoint of the whole run; 202 or 409, JSON
+``GET  /v1/checkpoint``                       how the newest one stands, JSON
 ``GET  /healthz``                             "ok"
 ============================================  ====================================================================
 
@@ -35,7 +37,7 @@ import math
 import re
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import msgspec
@@ -50,10 +52,13 @@ from gruppetto.protocol.messages import (
     Answer,
     Ask,
     Begin,
+    Clipping,
     Deferred,
     Goodbye,
     Heartbeat,
     Hello,
+    Marked,
+    Marker,
     Progress,
     Refusal,
     Rejection,
@@ -81,6 +86,7 @@ __all__ = [
     "Frame",
     "HelloFrame",
     "ProgressFrame",
+    "RecoveryNote",
     "WelcomeFrame",
     "checksum",
     "decode_answer",
@@ -105,7 +111,11 @@ MAX_ITEMS = 4096
 """Of any list in a message: there are at most so many fragments."""
 MAX_COUNT = 2**53
 """Integers beyond this are not exact in every language that reads a trace, and no run gets there."""
+MAX_LIVES = 2**31
+"""Incarnations of one learner."""
 MAX_SECONDS = 1e9
+MIN_BYTES_PER_S = 4096
+"""Whoever sends a body more slowly for the stall time stands still, whatever drips."""
 MAX_ANSWER_CHARS = 4096
 
 ANSWER_HEADER = "Gruppetto-Answer"
@@ -212,11 +222,29 @@ class WelcomeFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryNote:
+    """How a process that began in a run under way came by its state. For people; decides nothing."""
+
+    source: str
+    """A :class:`gruppetto.protocol.donors.Source`."""
+    donor: str = ""
+    """The peer's name."""
+    seconds: float = 0.0
+    """From the Welcome to the state being in use."""
+    payload_bytes: int = 0
+    """Received from peers, also from those that failed."""
+    text: str = ""
+    """Who had nothing, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressFrame:
     """Progress, with a few numbers for people to look at (a loss). They decide nothing."""
 
     progress: Progress
     metrics: dict[str, float] = field(default_factory=dict)
+    recovery: RecoveryNote | None = None
+    """Once, when there is something to tell."""
 
 
 Frame = (
@@ -229,14 +257,17 @@ Frame = (
     | Answer
     | Deferred
     | Rejection
+    | Clipping
     | Announcement
+    | Marker
+    | Marked
     | Heartbeat
     | Goodbye
 )
 
-FROM_LEARNER = frozenset({"ProgressFrame", "Deferred", "Goodbye"})
+FROM_LEARNER = frozenset({"ProgressFrame", "Deferred", "Marked", "Goodbye"})
 """Frames that a syncer takes on an open control connection (after the HelloFrame)."""
-FROM_SYNCER = frozenset({"WelcomeFrame", "Refusal", "Begin", "Ask", "Rejection", "Announcement"})
+FROM_SYNCER = frozenset({"WelcomeFrame", "Refusal", "Begin", "Ask", "Rejection", "Clipping", "Announcement", "Marker"})
 
 _envelope = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 _decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {
@@ -278,7 +309,7 @@ def encode_answer(answer: Answer) -> str:
 
 
 def decode_answer(header: str) -> Answer:
-    """The Answer in a header's value. Raises :class:`ProtocolError`."""
+    """The Answer in a header's value, without what only a look at its body can tell. Raises :class:`ProtocolError`."""
     if len(header) > MAX_ANSWER_CHARS:
         raise ProtocolError(f"{ANSWER_HEADER} has {len(header)} characters; at most {MAX_ANSWER_CHARS} are allowed")
     try:
@@ -287,7 +318,8 @@ def decode_answer(header: str) -> Answer:
         raise ProtocolError(f"{ANSWER_HEADER} is not base64url") from wrong
     answer = decode_frame(data, {"Answer"})
     assert isinstance(answer, Answer)
-    return answer
+    # What the receiver finds out by looking, nobody may say of himself.
+    return replace(answer, finite=True, norms=())
 
 
 def checksum(body: Buffer, start: int = 0) -> int:
@@ -323,6 +355,7 @@ def _check(frame: Frame, name: str) -> None:
             _check_value(frame.welcome, f"{name}.welcome")
         case ProgressFrame():
             _check_value(frame.progress, f"{name}.progress")
+            _check_value(frame.recovery, f"{name}.recovery")
             if len(frame.metrics) > MAX_METRICS or not all(is_name(key) for key in frame.metrics):
                 raise ProtocolError(f"{name}.metrics: at most {MAX_METRICS} entries with plain names are allowed")
         case _:
@@ -335,7 +368,8 @@ def _check_value(value: object, path: str) -> None:
         case bool() | None:
             pass
         case int():
-            if not -1 <= value <= MAX_COUNT:
+            most = MAX_LIVES if path.endswith(".incarnation") else MAX_COUNT
+            if not -1 <= value <= most:
                 raise ProtocolError(f"{path} is {value}, out of range")
         case float():
             if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):

@@ -20,6 +20,8 @@ __all__ = ["Outages", "Scenario"]
 
 LIVENESS_S = 60.0
 """Learners that pause stay linked; a heartbeat every 15 s is enough to say so."""
+MAX_SPREAD = 1000.0
+"""A learner slower than that makes no step in a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +100,8 @@ class Scenario:
             value = getattr(self, name)
             if not value > 0 or (name != "mtbi_s" and not math.isfinite(value)):
                 raise SettingError(f"{name} is {value}", where=f"simulate.{name}", fix="use more than 0")
-        if not 0 <= self.spread < math.inf:
-            raise SettingError(f"spread is {self.spread}", where="simulate.spread", fix="use 0 or more")
+        if not 0 <= self.spread <= MAX_SPREAD:
+            raise SettingError(f"spread is {self.spread:g}", where="simulate.spread", fix=f"use 0 to {MAX_SPREAD:g}")
         self.pace(0)  # judges the jitter
         if self.step_s * self.stride > self.horizon_s:
             raise SettingError(

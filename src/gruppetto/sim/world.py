@@ -7,19 +7,23 @@ training plugs real ones in and changes nothing else.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gruppetto.protocol.actions import (
     Apply,
+    Checkpoint,
+    CheckpointClosed,
     Drop,
     Fold,
     LearnerAction,
     Persist,
     Publish,
     Pull,
+    Recover,
     RoundClosed,
+    SaveState,
     Seed,
     Send,
     SyncerAction,
@@ -29,6 +33,7 @@ from gruppetto.protocol.actions import (
 from gruppetto.protocol.events import (
     Arrived,
     Boundary,
+    CheckpointRecorded,
     Folded,
     LearnerEvent,
     LinkLost,
@@ -36,6 +41,7 @@ from gruppetto.protocol.events import (
     Persisted,
     Published,
     Seeded,
+    StateSaved,
     StepDone,
     StepStarted,
     SyncerEvent,
@@ -44,8 +50,9 @@ from gruppetto.protocol.events import (
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.state import LearnerState, SyncerState
 from gruppetto.protocol.syncer import SyncerCore
-from gruppetto.protocol.units import Fragment, LearnerId, Version
+from gruppetto.protocol.units import FIRST_EPOCH, Epoch, Fragment, LearnerId, Version
 from gruppetto.sim.compute import Pace
 from gruppetto.sim.engine import Engine
 from gruppetto.sim.network import Link
@@ -72,8 +79,14 @@ class SyncerHands(Protocol):
     """What the syncer does to tensors."""
 
     def seed(self, weights: object) -> None: ...
+    def value_norms(self) -> tuple[tuple[float, ...], ...]:
+        """What the norms of the first contributions are compared with (:class:`Seeded`)."""
+
     def is_finite(self, contribution: object) -> bool: ...
-    def fold(self, fold: Fold, contribution: object) -> None: ...
+    def norms(self, contribution: object) -> tuple[float, ...]: ...
+    def fold(self, fold: Fold, contribution: object) -> float | None:
+        """Fold it in; returns its cosine against the momentum."""
+
     def outer_step(self, action: TakeOuterStep) -> OuterStepped: ...
     def publish(self, publish: Publish) -> None: ...
     def read(self, fragment: Fragment, version: Version) -> object: ...
@@ -104,7 +117,8 @@ class SyncerCosts:
 class World:
     """A syncer and its learners, from the first Hello on. The same seed gives the same history.
 
-    ``make_learner`` and ``make_syncer`` exist for canaries: deliberately wrong cores that a test must catch.
+    ``make_learner`` and ``make_syncer`` exist for canaries: deliberately wrong cores that a test must catch. ``state``
+    and ``learner_states`` are the parts of a checkpoint that the world goes on from as a whole.
     """
 
     def __init__(
@@ -120,17 +134,23 @@ class World:
         learner_hands: Callable[[LearnerSpec], LearnerHands] | None = None,
         make_learner: Callable[..., LearnerCore] = LearnerCore,
         make_syncer: Callable[..., SyncerCore] = SyncerCore,
+        state: SyncerState | None = None,
+        learner_states: Mapping[str, LearnerState] | None = None,
     ) -> None:
         self.setting = setting
         self.engine = Engine()
         self.costs = costs or SyncerCosts()
         self.trace = trace
-        self.syncer = make_syncer(setting, run_id=run_id, layout_hash=LAYOUT_HASH)
+        epoch = FIRST_EPOCH if state is None else Epoch(state.epoch + 1)
+        self.syncer = make_syncer(setting, run_id=run_id, layout_hash=LAYOUT_HASH, epoch=epoch, state=state)
         self.hands = syncer_hands
         self.closed: list[tuple[float, RoundClosed]] = []
         """(time, verdict) of every closed round."""
         self.on_published: Callable[[Publish], None] = lambda publish: None
         """Called after every publication; for whoever watches."""
+        self.on_part: Callable[[str, Checkpoint | SaveState], None] = lambda who, part: None
+        """Called at the moment of the cut with every part of a checkpoint; ``who`` is a learner, or "syncer"."""
+        self.on_checkpoint: Callable[[CheckpointClosed], None] = lambda closed: None
         self._wakes_at: float | None = None
         self.learners = {
             spec.name: _SimulatedLearner(
@@ -142,6 +162,8 @@ class World:
             )
             for spec in sorted(specs, key=lambda s: s.name)
         }
+        for name, saved in (learner_states or {}).items():
+            self.learners[name].core.restore(saved, same_life=True)
 
     def run(self, until: float) -> int:
         """Let it live until virtual time ``until`` (seconds) or the end of the run; returns the number of events."""
@@ -165,9 +187,8 @@ class World:
                 self.learners[to].receive(message)
             case Fold():
                 contribution = self.learners[action.learner].contributions.pop((action.round, action.fragment), None)
-                if self.hands is not None:
-                    self.hands.fold(action, contribution)
-                done = Folded(round=action.round, fragment=action.fragment, learner=action.learner)
+                cosine = self.hands.fold(action, contribution) if self.hands is not None else None
+                done = Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine)
                 self._complete(self.costs.fold_s, done)
             case Drop():
                 self.learners[action.learner].contributions.pop((action.round, action.fragment), None)
@@ -187,6 +208,11 @@ class World:
                     self.engine.after(self.costs.publish_s, self.engine.stop)
             case RoundClosed():
                 self.closed.append((self.engine.now, action))
+            case Checkpoint():
+                self.on_part("syncer", action)
+                self._complete(self.costs.persist_s, CheckpointRecorded(mark=action.mark))
+            case CheckpointClosed():
+                self.on_checkpoint(action)
             case _:
                 pass  # for the record only
 
@@ -257,7 +283,7 @@ class _SimulatedLearner:
             self._perform(action)
         if not self._training:
             # Before training starts, nothing forbids touching the parameters at once.
-            if isinstance(event, Arrived):
+            if self.core.wants_boundary:
                 self._feed(Boundary())
             elif self.core.ready:
                 self._training = True
@@ -292,6 +318,12 @@ class _SimulatedLearner:
             case TakeSnapshot():
                 if self.hands is not None:
                     self.hands.snapshot(action.fragments)
+            case Recover():
+                raise AssertionError("learners here begin with the run, or from the syncer")
+            case SaveState():
+                self.world.on_part(self.spec.name, action)
+                saved = StateSaved(mark=action.mark, ok=True, text=self.spec.name)
+                self.world.engine.after(0.0, lambda: self._feed(saved))
             case _:
                 self._to_syncer(action)
 
@@ -302,16 +334,21 @@ class _SimulatedLearner:
         if self.hands is not None and self.world.hands is not None:
             contribution = self.hands.contribution(answer)
             self.contributions[answer.round, answer.fragment] = contribution
-            answer = replace(answer, finite=self.world.hands.is_finite(contribution))
+            hands = self.world.hands
+            answer = replace(answer, finite=hands.is_finite(contribution), norms=hands.norms(contribution))
         self._to_syncer(answer)
 
     def _send_seed(self) -> None:
         weights = self.hands.seed() if self.hands is not None else None
 
         def arrive() -> None:
+            value_norms: tuple[tuple[float, ...], ...] = ()
             if self.world.hands is not None:
                 self.world.hands.seed(weights)
-            self.world.tell_syncer(Seeded(learner=self.core.learner, incarnation=self.core.incarnation))
+                value_norms = self.world.hands.value_norms()
+            self.world.tell_syncer(
+                Seeded(learner=self.core.learner, incarnation=self.core.incarnation, value_norms=value_norms)
+            )
 
         self.world.engine.after(self.spec.link.latency_s, arrive)
 

@@ -18,6 +18,7 @@ Record(line=3, t=2.0, who='judge', kind='note', name='evaluation', data={'loss':
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,6 +114,15 @@ class TraceWriter:
     def note(self, t: float, who: str, kind: str, **fields: object) -> None:
         """Anything else worth keeping; ``fields`` are what JSON can say."""
         self._write(t, {"t": t, "who": who, "note": kind, "data": fields})
+
+    def abandon(self, why: str) -> None:
+        """Record nothing more, and what is not written yet neither: by now the file may be another process's."""
+        if self._file is not None:
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, self._file.fileno(), inheritable=False)
+            os.close(nowhere)
+            self._file.close()
+            self._file, self.broken = None, why
 
     def flush(self) -> None:
         """Hand everything to the operating system."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from gruppetto.trace.replay import ReplayResult
 
-__all__ = ["Evaluated", "LearnerMeasures", "Measures", "Recovery", "RoundMeasures", "joined"]
+__all__ = ["Death", "Evaluated", "LearnerMeasures", "Measures", "Recovery", "RoundMeasures", "joined"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,12 +84,32 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """A learner that was gone is live again. ``source``: where its state came from."""
+    """A learner that was gone, or is new in a run under way, is merged again.
+
+    ``cause``: "killed" (a new process), "link lost", "silent", "the syncer restarted", or "joined" for a newcomer.
+    ``source``: where its state came from: "peer NAME", "checkpoint", "syncer", or "own memory" of the same process.
+    ``seconds``: from being away, or from the Hello of a newcomer, to the close of the first round that it is part of.
+    """
 
     learner: str
     cause: str
     source: str
     seconds: float
+    search_s: float | None = None
+    """What of it the learner's own search for a state took, by its own account."""
+    payload_bytes: int = 0
+    """Taken from peers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A process that the launcher saw dead though it was needed: ``SIGKILL``, ``exit 1``."""
+
+    process: str
+    """A learner's name, or ``syncer``."""
+    cause: str
+    wall_s: float
+    """Seconds since 1970."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,12 +125,19 @@ class Measures:
     """(round, learner, loss on its own batch), as learners reported them."""
     evaluations: list[Evaluated] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    began_wall_s: float | None = None
+    """When the run began, in seconds since 1970, if its header says so."""
     alarms: list[tuple[float, str, str]] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
+    clipped: dict[str, int] = field(default_factory=dict)
+    """Contributions that were merged for less than they hold, by cause."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Of the replayed ledger: consumed, merged, discarded, lost, open."""
     discarded_by: dict[str, int] = field(default_factory=dict)
     """Fragment-tokens."""
+    lost_by: dict[str, int] = field(default_factory=dict)
+    """Fragment-tokens lost with a learner that died, or with the syncer it had given them to."""
     consumed_by: dict[str, int] = field(default_factory=dict)
     recorded_tokens: dict[str, int] | None = None
     """What the run's own ledger said at its end."""
@@ -128,6 +155,10 @@ class Measures:
         """The training time."""
         start = self.begun_at if self.begun_at is not None else self.wall_s
         return start, max(start, self.ended_at if self.ended_at is not None else self.wall_s)
+
+    def since_it_began(self, death: Death) -> float | None:
+        """Seconds from the beginning of the run to a death; None if the header does not say when that was."""
+        return None if self.began_wall_s is None else max(0.0, death.wall_s - self.began_wall_s)
 
     @property
     def goodput(self) -> float | None:

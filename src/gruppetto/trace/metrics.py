@@ -15,13 +15,13 @@ import msgspec
 from gruppetto.errors import DataError
 from gruppetto.protocol.round import Phase
 from gruppetto.trace.log import Header, Record, read_trace
-from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures, joined
+from gruppetto.trace.measures import Death, Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures, joined
 from gruppetto.trace.replay import SYNCER, Replayer
 from gruppetto.trace.schema import value_of
 
 __all__ = ["measure"]
 
-FATES = ("consumed", "merged", "discarded", "lost", "open")
+FATES = ("consumed", "merged", "discarded", "lost", "promised", "open")
 MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError)
 """What reading a record raises that does not say what its kind says."""
 
@@ -44,8 +44,8 @@ def measure(path: Path, notes: Iterable[Path] = ()) -> Measures:
 class _Collector:
     """Reads a trace line by line.
 
-    Time runs on across restarts: the first record of each life comes when the last one ended, or when the wall time in
-    its header (``started_at``, seconds) says that the new process began.
+    Time runs on across restarts: the first record of each life comes when the last one ended, or as long after the very
+    first as the wall times in the headers (``started_at``, seconds) say.
     """
 
     def __init__(self, where: str) -> None:
@@ -55,12 +55,16 @@ class _Collector:
         self._now = 0.0
         self._offset: float | None = None
         self._began_at: float | None = None
+        self._zero_at: float | None = None
+        """When the clock of the present life stood at 0, if that is known."""
         self._core_described = False
         self._life_is_new = True
         self._open: RoundMeasures | None = None
         self._steps: dict[str, tuple[int, int]] = {}
         self._down: dict[str, tuple[float, str]] = {}
         self._reborn: set[str] = set()
+        self._accounts: dict[str, tuple[str, float, int]] = {}
+        """What learners that began in mid-run said of it: source, seconds, bytes."""
         self._traffic = (0, 0)
 
     def take(self, line: Header | Record) -> None:
@@ -75,7 +79,11 @@ class _Collector:
             return
         self._life_is_new = False
         if self._offset is None:
-            self._offset = self._now - line.t
+            at_once = self._now - line.t
+            self._offset = at_once if self._zero_at is None else max(at_once, self._zero_at)
+            if self.found.began_wall_s is None and isinstance(self.found.header.get("started_at"), int | float):
+                # The first record of all is the time 0 of the run; its writer had begun before.
+                self.found.began_wall_s = self.found.header["started_at"] + line.t
         self._now = max(self._now, self._offset + line.t)
         handler = _HANDLERS.get((line.kind, line.name))
         if handler is not None and line.who == SYNCER:
@@ -93,8 +101,10 @@ class _Collector:
                 self._learner(name).merged_rounds += 1
         if core is not None:
             found.rejected = dict(sorted(core.rejected.items()))
+            found.clipped = dict(sorted(core.clipped.items()))
             found.tokens = dict(core.ledger.in_tokens())
             found.discarded_by = dict(sorted(core.ledger.discarded_by.items()))
+            found.lost_by = {str(name): n for name, n in sorted(core.ledger.lost_by.items())}
             found.consumed_by = {str(name): n for name, n in core.ledger.consumed_by.items()}
             found.balanced = core.ledger.balances()
         found.evaluations.sort(key=lambda e: e.round)
@@ -106,12 +116,19 @@ class _Collector:
         try:
             match record.name:
                 case "ledger":
-                    self.found.recorded_tokens = {fate: int(data[fate]) for fate in FATES}
+                    self.found.recorded_tokens = {fate: int(data.get(fate, 0)) for fate in FATES}
                 case "metrics" if data.get("loss") is not None and self.replayer.core is not None:
                     self.found.train_losses.append((self.replayer.core.round, record.who, float(data["loss"])))
                 case "traffic":
                     self.found.up_bytes = self._traffic[0] + int(data["up"])
                     self.found.down_bytes = self._traffic[1] + int(data["down"])
+                case "recovery":
+                    source = " ".join(filter(None, (str(data["source"]), str(data["donor"]))))
+                    self._accounts[record.who] = (source, float(data["seconds"]), int(data["payload_bytes"]))
+                case "died":
+                    death = Death(process=data["learner"], cause=data["cause"], wall_s=float(data["wall_s"]))
+                    if death not in self.found.deaths:
+                        self.found.deaths.append(death)
                 case "evaluation":
                     evaluated = Evaluated(
                         round=int(data["round"]), loss=float(data["loss"]), perplexity=float(data["perplexity"])
@@ -133,8 +150,9 @@ class _Collector:
             self._began_at = self.found.header.get("started_at")
         if not (starts or describes_core) or self._life_is_new:
             return
-        if self._began_at is not None and starts:
-            self._now = max(self._now, header.data["started_at"] - self._began_at)
+        began = self._began_at if self.found.began_wall_s is None else self.found.began_wall_s
+        self._zero_at = header.data["started_at"] - began if began is not None and starts else None
+        self._now = max(self._now, self._zero_at or 0.0)
         self._life_is_new = True
         self._offset = None
         self._open = None
@@ -185,6 +203,25 @@ class _Collector:
             self._open.participants = tuple(data["participants"])
             self._open.live = data["live"]
             self._open.why = data["why"]
+        for name in data["participants"]:
+            if name in self._down and self._learner(name).states[-1][1] == "live":
+                self._is_back(name)
+
+    def _is_back(self, name: str) -> None:
+        since, cause = self._down.pop(name)
+        anew = name in self._reborn or cause == "joined"
+        source, search_s, payload_bytes = self._accounts.pop(name, ("syncer" if anew else "own memory", None, 0))
+        self._reborn.discard(name)
+        self.found.recoveries.append(
+            Recovery(
+                learner=name,
+                cause=cause,
+                source=source,
+                seconds=self._now - since,
+                search_s=search_s,
+                payload_bytes=payload_bytes,
+            )
+        )
 
     def _on_outer_stepped(self, data: Mapping[str, Any]) -> None:
         if self._open is not None:
@@ -208,32 +245,30 @@ class _Collector:
 
     def _on_member_changed(self, data: Mapping[str, Any]) -> None:
         name, state, why = data["learner"], data["state"], data["why"]
-        learner = self._learner(name)
+        learner, core = self._learner(name), self.replayer.core
+        had_left = bool(learner.states) and learner.states[-1][1] == "left"
         learner.states.append((self._now, state))
         match state:
             case "joining":
                 learner.gone_at = None
                 if why != "returned":
                     learner.lives += 1
-                if why == "reborn" and learner.lives > 1:
+                if why == "new" or had_left:
+                    if core is not None and core.published_round > 0:
+                        self._down[name] = (self._now, "joined")
+                elif why == "reborn" and learner.lives > 1:
                     self._reborn.add(name)
                     since, _ = self._down.get(name, (self._now, ""))
-                    self._down[name] = (since, "died")
+                    self._down[name] = (since, "killed")
             case "away":
-                self._down.setdefault(name, (self._now, why))
+                self._down.setdefault(name, (self._now, "link lost" if why == "link lost" else "silent"))
             case "live":
                 if learner.first_live is None:
                     learner.first_live = self._now
-                if name in self._down:
-                    since, cause = self._down.pop(name)
-                    source = "syncer" if name in self._reborn else "own memory"
-                    self.found.recoveries.append(
-                        Recovery(learner=name, cause=cause, source=source, seconds=self._now - since)
-                    )
-                self._reborn.discard(name)
             case "left":
                 learner.gone_at = self._now
                 self._down.pop(name, None)
+                self._reborn.discard(name)
 
     def _on_alarm(self, data: Mapping[str, Any]) -> None:
         self.found.alarms.append((self._now, data["kind"], data["text"]))

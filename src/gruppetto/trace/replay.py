@@ -95,6 +95,8 @@ class Replayer:
             layout_hash=made_of.layout_hash,
             epoch=Epoch(made_of.epoch),
             state=made_of.state,
+            unseen=made_of.unseen,
+            damaged=made_of.damaged,
         )
         self.lives += 1
 

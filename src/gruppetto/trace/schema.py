@@ -23,9 +23,10 @@ import msgspec
 
 from gruppetto.errors import DataError
 from gruppetto.protocol import ProtocolSetting, SyncerState
-from gruppetto.protocol.actions import LearnerAction, Persist, Send, SyncerAction
+from gruppetto.protocol.actions import Checkpoint, LearnerAction, Persist, Send, SyncerAction
 from gruppetto.protocol.events import LearnerEvent, SyncerEvent
 from gruppetto.protocol.messages import FromLearner, FromSyncer
+from gruppetto.protocol.state import OlderValue
 from gruppetto.protocol.units import Epoch
 
 __all__ = [
@@ -64,13 +65,30 @@ class CoreHeader(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state: SyncerState | None = None
     """What it restored after a restart."""
+    unseen: int = 0
+    damaged: tuple[OlderValue, ...] = ()
 
 
 def core_header(
-    setting: ProtocolSetting, *, run_id: str, layout_hash: str, epoch: Epoch, state: SyncerState | None = None
+    setting: ProtocolSetting,
+    *,
+    run_id: str,
+    layout_hash: str,
+    epoch: Epoch,
+    state: SyncerState | None = None,
+    unseen: int = 0,
+    damaged: tuple[OlderValue, ...] = (),
 ) -> dict[str, object]:
     """The header fields with which :func:`gruppetto.trace.replay.replay` makes the same core again."""
-    return {"setting": setting, "run_id": run_id, "layout_hash": layout_hash, "epoch": epoch, "state": state}
+    return {
+        "setting": setting,
+        "run_id": run_id,
+        "layout_hash": layout_hash,
+        "epoch": epoch,
+        "state": state,
+        "unseen": unseen,
+        "damaged": damaged,
+    }
 
 
 def read_core_header(header: Mapping[str, object], *, where: str) -> CoreHeader:
@@ -88,8 +106,8 @@ def read_core_header(header: Mapping[str, object], *, where: str) -> CoreHeader:
 def data_of(value: object) -> object:
     """A protocol value as it stands in a record.
 
-    What a :class:`Send` carries goes under its own name. The state that a :class:`Persist` makes durable is large and
-    follows from the events: only its round and a digest of all of it are kept.
+    What a :class:`Send` carries goes under its own name. The state that a :class:`Persist` or a :class:`Checkpoint`
+    makes durable is large and follows from the events: only its round and a digest of all of it are kept.
     """
     if isinstance(value, Send):
         return {"to": value.to, "session": value.session, type(value.message).__name__: value.message}
@@ -100,16 +118,19 @@ def data_of(value: object) -> object:
             "fragments": value.fragments,
             "state": {"round": value.state.round, "digest": digest},
         }
+    if isinstance(value, Checkpoint):
+        digest = hashlib.sha256(_ENCODER.encode(value.state)).hexdigest()[:16]
+        return {"mark": value.mark, "round": value.round, "state": {"round": value.state.round, "digest": digest}}
     return value
 
 
 def value_of(name: str, data: Mapping[str, object]) -> Any:
-    """The protocol value of a record: the inverse of :func:`data_of`, but for :class:`Persist`.
+    """The protocol value of a record: the inverse of :func:`data_of`, but for actions that carry a state.
 
     Raises :class:`DataError` for a name that the protocol does not have, or data that is not of its kind.
     """
     kind = PROTOCOL_TYPES.get(name)
-    if kind is None or kind is Persist:
+    if kind is None or kind in (Persist, Checkpoint):
         raise DataError(f"a {name!r} cannot be read back from a trace")
     try:
         if kind is Send:

@@ -215,8 +215,11 @@ class TrainSetting:
     log_every_rounds: int = 10
     seed: int = 0
     threads: int = 1
+    checkpoint_every_rounds: int = 200
+    """A learner saves its state so often, for the case that it has to begin again and nobody gives one; 0: never."""
 
     def __post_init__(self) -> None:
+        _within(0, self.checkpoint_every_rounds, MAX_COUNT, "train.checkpoint_every_rounds")
         for name in ("batch_size", "eval_every_rounds", "eval_windows", "log_every_rounds"):
             _within(1, getattr(self, name), MAX_COUNT, f"train.{name}")
         _within(1, self.threads, MAX_THREADS, "train.threads")

@@ -8,37 +8,41 @@ quality experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-import numpy as np
+import msgspec
 from torch import nn
 
-from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.errors import RunFailed, SettingError
-from gruppetto.numerics import CODECS, Codec, Fragmentation, choose_outer, encode_difference, inspect
+from gruppetto.numerics import CODECS, choose_outer
 from gruppetto.numerics.outer import OuterSetting
-from gruppetto.protocol.actions import Apply, Fold, Publish, TakeOuterStep
-from gruppetto.protocol.events import OuterStepped
-from gruppetto.protocol.messages import Answer, ApplyMode
+from gruppetto.protocol.actions import Publish
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.state import LearnerState, SyncerState
+from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.cut import cut, merge_rules
-from gruppetto.runtime.intake import Body
-from gruppetto.runtime.parameters import Parameters
 from gruppetto.sim import LearnerSpec, Link, Pace, SyncerCosts, World
 from gruppetto.trace.log import TraceWriter
-from gruppetto.train.batches import Batches
 from gruppetto.train.data import Data
 from gruppetto.train.evaluate import Evaluation
-from gruppetto.train.inner import adamw, learning_rate
 from gruppetto.train.model import build
 from gruppetto.train.rivals import held_out
 from gruppetto.train.setting import TrainSetting
-from gruppetto.train.step import train_step
+from gruppetto.train.virtual_hands import VirtualLearner, VirtualSyncer
+from gruppetto.train.virtual_sleep import (
+    DrowsyLearner,
+    DrowsySyncer,
+    Script,
+    fall_asleep,
+    read_round,
+    rehearse,
+    wake_up,
+)
 
-__all__ = ["VirtualResult", "VirtualSetting", "train_virtually"]
+__all__ = ["VirtualResult", "VirtualRun", "VirtualSetting", "train_virtually"]
 
 NEVER_S = 1e12
 """A bound on virtual time that only a run which has stopped making rounds can meet."""
@@ -58,10 +62,21 @@ class VirtualSetting:
     jitter: float = 0.1
     latency_s: float = 0.02
     merge_s: float = 0.05
+    spoilt: tuple[tuple[int, float], ...] = ()
+    """(learner, factor): what its contributions are multiplied by before they are sent; NaN spoils them altogether."""
 
     def spec(self, m: int) -> LearnerSpec:
         pace = Pace(step_s=self.step_s[min(m, len(self.step_s) - 1)], jitter=self.jitter)
-        return LearnerSpec(name=f"learner-{m}", pace=pace, link=Link(latency_s=self.latency_s))
+        return LearnerSpec(name=name_of(m), pace=pace, link=Link(latency_s=self.latency_s))
+
+    def factor_of(self, name: str) -> float:
+        """What the contributions of this learner are multiplied by."""
+        return {name_of(m): factor for m, factor in self.spoilt}.get(name, 1.0)
+
+
+def name_of(m: int) -> str:
+    """The m-th learner's."""
+    return f"learner-{m}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,165 +109,132 @@ def train_virtually(
     *,
     trace: TraceWriter | None = None,
     on_round: Callable[[int], None] = lambda round: None,
+    checkpoints: Mapping[int, Path] | None = None,
+    resume: Path | None = None,
 ) -> VirtualResult:
     """Train ``protocol.num_learners`` learners for ``protocol.rounds`` rounds in this process.
 
-    ``on_round`` is called with the number of every published round, for whoever shows progress. Raises
-    :class:`SettingError` for settings that contradict each other, :class:`RunFailed` if rounds stop closing.
+    ``on_round`` is called with the number of every published round, for whoever shows progress. ``checkpoints``: after
+    which rounds the whole run is written, and into which directories; ``resume``: go on from such a directory, to the
+    same end, bit for bit, and with the whole trace. Raises :class:`SettingError` for settings that contradict each
+    other, :class:`StateError` for a checkpoint that does not fit, :class:`RunFailed` if rounds stop closing.
     """
-    virtual = virtual or VirtualSetting()
-    if protocol.rounds is None:
-        raise SettingError("a virtual run needs an end", where="run.rounds", fix="give a number of rounds")
-    if protocol.slots > setting.data.slots:
-        setting = replace(setting, data=replace(setting.data, slots=protocol.slots))
-    global_model = build(setting.model, data.tokenizer.vocab_size)
-    flat = FlatModel(global_model)
-    parts = cut(flat.layout, protocol.num_fragments, virtual.fragmenter, virtual.merge)
-    flat.cut(parts)
-    protocol = replace(protocol, num_fragments=parts.num_fragments, start_learners=protocol.num_learners)
-    outer, reason = choose_outer(virtual.outer, protocol.rounds, protocol.sync_period)
-    rules = merge_rules(flat.layout, virtual.merge)
-    syncer = _Syncer(parts, rules, outer, uplink=CODECS[virtual.uplink], downlink=CODECS[virtual.downlink])
-    world = World(
-        protocol,
-        [virtual.spec(m) for m in range(protocol.num_learners)],
-        seed=setting.seed,
-        costs=SyncerCosts(merge_s=virtual.merge_s),
-        trace=trace,
-        syncer_hands=syncer,
-        learner_hands=lambda spec: _Learner(setting, data, protocol, parts, CODECS[virtual.uplink], syncer),
-    )
-    evaluations: list[tuple[int, float, Evaluation]] = []
-
-    def published(publish: Publish) -> None:
-        round = publish.message.round
-        on_round(round)
-        if round % setting.eval_every_rounds == 0 or publish.message.finished:
-            for p in range(parts.num_fragments):
-                flat.write(p, syncer.value(Fragment(p)))
-            evaluations.append((round, world.engine.now, held_out(global_model, data, setting)))
-
-    world.on_published = published
-    world.run(until=NEVER_S)
-    if not evaluations or evaluations[-1][0] != protocol.rounds:
-        raise RunFailed(f"the virtual run stopped at round {world.syncer.round}: {world.syncer.waiting_for}")
-    return VirtualResult(
-        world=world, model=global_model, evaluations=tuple(evaluations), outer=outer, outer_reason=reason
-    )
+    run = VirtualRun(setting, data, protocol, virtual or VirtualSetting(), trace=trace, on_round=on_round)
+    if resume is not None:
+        run.resume(resume)
+    for round, place in sorted((checkpoints or {}).items()):
+        if run.until(round):
+            run.save(place)
+    return run.finish()
 
 
-class _Syncer:
-    """The syncer's hands: the parameters of the real service, without its threads and disk."""
-
-    def __init__(
-        self, parts: Fragmentation, rules: dict[str, str], outer: OuterSetting, *, uplink: Codec, downlink: Codec
-    ) -> None:
-        self.parts, self.uplink, self.downlink = parts, uplink, downlink
-        self._parameters = Parameters(parts, rules=rules, outer=outer, downlink=downlink)
-
-    def seed(self, weights: object) -> None:
-        assert isinstance(weights, list)
-        for p, theta in enumerate(weights):
-            self._parameters.seed(Fragment(p), self._body(Fragment(p), theta.view(np.uint8), CODECS["fp32"]))
-
-    def is_finite(self, contribution: object) -> bool:
-        assert isinstance(contribution, Body)
-        return contribution.inspection.finite
-
-    def fold(self, fold: Fold, contribution: object) -> None:
-        assert isinstance(contribution, Body)
-        self._parameters.fold(fold.fragment, contribution, self.uplink, fold.weight)
-
-    def outer_step(self, action: TakeOuterStep) -> OuterStepped:
-        report = self._parameters.outer_step(action.fragments, action.round)
-        return OuterStepped(round=action.round, zero=report.zero, not_finite=report.not_finite)
-
-    def publish(self, publish: Publish) -> None:
-        self._parameters.publish(fragment for fragment, _ in publish.message.versions)
-
-    def read(self, fragment: Fragment, version: Version) -> object:
-        value = self._parameters.current(fragment)
-        assert value is not None and value.version == version
-        # The buffer may be used again once the value is retired; what is on its way must not change.
-        body = value.body.copy()
-        self._parameters.release(value)
-        return body
-
-    def value(self, fragment: Fragment) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        """Θ of one fragment."""
-        body = self.read(fragment, self._version(fragment))
-        assert isinstance(body, np.ndarray)
-        return self.downlink.decode(body, self.parts.fragments[fragment].numel)
-
-    def contribution(self, fragment: Fragment, payload: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Body:
-        """What the gate would make of an uploaded body."""
-        return self._body(fragment, payload, self.uplink)
-
-    def _version(self, fragment: Fragment) -> Version:
-        value = self._parameters.current(fragment)
-        assert value is not None
-        self._parameters.release(value)
-        return value.version
-
-    def _body(self, fragment: Fragment, payload: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], codec: Codec) -> Body:
-        seen = inspect(payload, codec, self.parts.fragments[fragment])
-        return Body(payload.data, seen, lambda: None)
-
-
-class _Learner:
-    """A learner's hands: model, optimizer, data, and the vectors of the real library."""
+class VirtualRun:
+    """A virtual run that can be stopped between two rounds."""
 
     def __init__(
         self,
         setting: TrainSetting,
         data: Data,
         protocol: ProtocolSetting,
-        parts: Fragmentation,
-        uplink: Codec,
-        syncer: _Syncer,
+        virtual: VirtualSetting,
+        *,
+        trace: TraceWriter | None = None,
+        on_round: Callable[[int], None] = lambda round: None,
+        state: SyncerState | None = None,
+        learner_states: Mapping[str, LearnerState] | None = None,
     ) -> None:
-        self._setting, self._data = setting, data
-        assert protocol.rounds is not None
-        self._rounds = protocol.rounds
-        self._parts, self._uplink, self._syncer = parts, uplink, syncer
-        self._model = build(setting.model, data.tokenizer.vocab_size)
-        self._optimizer = adamw(self._model, setting.inner)
-        self._holdings = Holdings(FlatModel(self._model))
-        self._holdings.cut(parts, ApplyMode(protocol.apply))
-        self._batches: Batches | None = None
+        """``state`` and ``learner_states``: see :class:`gruppetto.sim.World`."""
+        if protocol.rounds is None:
+            raise SettingError("a virtual run needs an end", where="run.rounds", fix="give a number of rounds")
+        if protocol.slots > setting.data.slots:
+            setting = replace(setting, data=replace(setting.data, slots=protocol.slots))
+        self.settings = {"train": setting, "protocol": protocol, "virtual": virtual}
+        self._setting, self._data, self._on_round, self._rounds = setting, data, on_round, protocol.rounds
+        self.model = build(setting.model, data.tokenizer.vocab_size)
+        """The global model, as of the last evaluation."""
+        self._flat = FlatModel(self.model)
+        parts = cut(self._flat.layout, protocol.num_fragments, virtual.fragmenter, virtual.merge)
+        self._flat.cut(parts)
+        protocol = replace(protocol, num_fragments=parts.num_fragments, start_learners=protocol.num_learners)
+        self._outer, self._outer_reason = choose_outer(virtual.outer, protocol.rounds, protocol.sync_period)
+        rules = merge_rules(self._flat.layout, virtual.merge)
+        uplink = CODECS[virtual.uplink]
+        self.syncer = VirtualSyncer(parts, rules, self._outer, uplink=uplink, downlink=CODECS[virtual.downlink])
+        self.learners: dict[str, VirtualLearner] = {}
+        self._script = Script()
 
-    def train(self, round: int, slot: int, cursor: int) -> tuple[int, int]:
-        if self._batches is None:
-            self._batches = Batches.of(self._data, self._setting, slot=slot, cursor=cursor)
-        rate = learning_rate(self._setting.inner, round, self._rounds)
-        batch = next(self._batches)
-        self._holdings.before_write()
-        result = train_step(self._model, self._optimizer, batch, rate=rate, clip_norm=self._setting.inner.clip_norm)
-        return result.tokens, self._batches.cursor
+        def hands(spec: LearnerSpec) -> DrowsyLearner:
+            self.learners[spec.name] = VirtualLearner(
+                setting, data, protocol, parts, uplink, self.syncer, factor=virtual.factor_of(spec.name)
+            )
+            step = (setting.batch_size * setting.context, setting.batch_size)
+            return DrowsyLearner(self.learners[spec.name], self._script, step)
 
-    def seed(self) -> object:
-        weights = []
-        for p in range(self._parts.num_fragments):
-            lease = self._holdings.seed_part(Fragment(p))
-            weights.append(lease.values.copy())
-            lease.release()
-        return weights
+        self.world = World(
+            protocol,
+            [virtual.spec(m) for m in range(protocol.num_learners)],
+            seed=setting.seed,
+            costs=SyncerCosts(merge_s=virtual.merge_s),
+            trace=trace,
+            syncer_hands=DrowsySyncer(self.syncer, self._script),
+            learner_hands=hands,
+            state=state,
+            learner_states=learner_states,
+        )
+        self.world.on_published = self._published
+        self._evaluations: list[tuple[int, float, Evaluation]] = []
+        self._stop_at: int | None = None
 
-    def snapshot(self, fragments: Sequence[Fragment]) -> None:
-        self._holdings.take_snapshots(tuple(fragments))
+    def until(self, round: int | None) -> bool:
+        """Go on until ``round`` is published; False if the run has come to its end before. None: to the end."""
+        self._stop_at = round
+        self.world.run(until=NEVER_S)
+        return self.world.syncer.published_round == round
 
-    def contribution(self, answer: Answer) -> object:
-        offer = self._holdings.offer(answer)
-        payload = encode_difference(offer.base.values, offer.theta.values, self._uplink)
-        offer.release()
-        return self._syncer.contribution(answer.fragment, payload)
+    def finish(self) -> VirtualResult:
+        """Go on to the end."""
+        self.until(None)
+        if not self._evaluations or self._evaluations[-1][0] != self._rounds:
+            raise RunFailed(
+                f"the virtual run stopped at round {self.world.syncer.round}: {self.world.syncer.waiting_for}"
+            )
+        return VirtualResult(
+            world=self.world,
+            model=self.model,
+            evaluations=tuple(self._evaluations),
+            outer=self._outer,
+            outer_reason=self._outer_reason,
+        )
 
-    def apply(self, action: Apply, value: object) -> None:
-        if value is None:
-            self._holdings.apply(action)
+    def save(self, place: Path) -> None:
+        """Write everything, right after :meth:`until`."""
+        fall_asleep(
+            place,
+            settings=self.settings,
+            world=self.world,
+            script=self._script,
+            hands=self.learners,
+            syncer=self.syncer,
+            told={"evaluations": self._evaluations},
+        )
+
+    def resume(self, place: Path) -> None:
+        """Be where the run was that was saved in ``place``. Raises :class:`StateError`."""
+        round, tensors, rest = read_round(place, self.settings)
+        rehearse(self._script, rest)
+        self.until(round)
+        wake_up(place, tensors, rest, world=self.world, script=self._script, hands=self.learners, syncer=self.syncer)
+        self._evaluations = msgspec.convert(rest["told"]["evaluations"], list[tuple[int, float, Evaluation]])
+
+    def _published(self, publish: Publish) -> None:
+        round = publish.message.round
+        if round == self._stop_at:
+            self.world.engine.stop()
+        if self._script.asleep:
             return
-        assert isinstance(value, np.ndarray)
-        lease = self._holdings.lend(action.fragment)
-        self._syncer.downlink.decode(value, len(lease.values), out=lease.values)
-        self._holdings.arrive(action.fragment, action.version, lease)
-        self._holdings.apply(action)
+        self._on_round(round)
+        if round % self._setting.eval_every_rounds == 0 or publish.message.finished:
+            for p in range(len(self.syncer.parts.fragments)):
+                self._flat.write(p, self.syncer.value(Fragment(p)))
+            found = held_out(self.model, self._data, self._setting)
+            self._evaluations.append((round, self.world.engine.now, found))

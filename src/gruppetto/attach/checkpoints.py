@@ -1,0 +1,387 @@
+"""A learner's own checkpoints: model, optimizer and learner, written while training goes on.
+
+::
+
+    DIRECTORY/round-0000000400/  model-00001-of-00001.safetensors  model.safetensors.index.json  learner.json
+
+Tensors are written by ``torch.distributed.checkpoint`` in Hugging Face's safetensors form; its ordinary file form
+pickles its index, and nothing here is ever unpickled. What is no tensor stands in ``learner.json`` beside them, with
+the size and digest of every file. The copy to host memory and the writing are ours and not ``async_save``'s: a
+checkpoint is written under a temporary name, forced to the disk and then renamed, so that a directory with a name is
+complete, and at most one is being written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from gruppetto.attach.checkpoint import from_state_dict
+from gruppetto.attach.inner_state import InnerState, check_buffers, gather, put_buffers, put_optimizer
+from gruppetto.attach.sharding import plain_name
+from gruppetto.errors import SettingError, StateError
+from gruppetto.numerics.layout import Layout
+from gruppetto.protocol.learner import LearnerState
+from gruppetto.runtime.donation import digest_of
+from gruppetto.runtime.durable import force_directory, force_file, write_durably
+from gruppetto.runtime.wire import is_name
+
+if TYPE_CHECKING:
+    from gruppetto.attach.learner import Learner
+
+__all__ = ["Checkpoints"]
+
+log = logging.getLogger("gruppetto.learner")
+
+FORMAT = 2
+"""1 had no digest of its facts; it is read, and what it holds is looked at as closely."""
+OwnState = tuple[LearnerState, str, dict[str, Tensor]]
+"""What :func:`gruppetto.attach.checkpoint.from_state_dict` gives."""
+FACTS_FILE = "learner.json"
+TEMPORARY = ".writing"
+READ_BYTES = 16 << 20
+
+_BY_ROUND = re.compile(r"round-(\d{10})")
+
+
+class _Facts(msgspec.Struct, kw_only=True, frozen=True):
+    """``learner.json``."""
+
+    format: int
+    optimizer: str
+    numbers: list[tuple[str, str, int | float | bool | None]]
+    learner: dict[str, int | float | str]
+    tensors: dict[str, tuple[str, list[int]]]
+    """dtype and shape of each, by key."""
+    files: dict[str, tuple[int, str]]
+    """Size and digest."""
+    extra: dict[str, Any]
+    digest: str = ""
+    """Of all the rest of this file."""
+
+
+class Checkpoints:
+    """The checkpoints of one learner in ``directory``; the newest ``keep`` are kept.
+
+    ``every_steps``: a learner to which this is given saves by itself, so often; None: only when :meth:`save` is called.
+    A checkpoint that is damaged, or of something else, is passed over with a line in the log.
+    """
+
+    def __init__(self, directory: str | Path, *, every_steps: int | None = None, keep: int = 2) -> None:
+        for name, value in (("every_steps", every_steps), ("keep", keep)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SettingError(f"{name} is {value!r}", where=f"Checkpoints.{name}", fix="use 1 or more")
+        self.directory, self.every_steps, self.keep = Path(directory), every_steps, keep
+        self._writer: threading.Thread | None = None
+        self._host: dict[str, Tensor] = {}
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as wrong:
+            raise StateError(
+                f"cannot be made ({wrong.strerror})", where=str(directory), fix="name another directory"
+            ) from wrong
+
+    def is_due(self, steps: int) -> bool:
+        """After so many steps of this process one is to be saved."""
+        return self.every_steps is not None and steps > 0 and steps % self.every_steps == 0
+
+    # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        learner: Learner,
+        extra: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> bool:
+        """Save what is now, between two steps. Returns when it is copied; False if the last one is still being written.
+
+        ``extra`` comes back from :meth:`load`; plain JSON. A checkpoint with a ``name`` of its own is never pruned.
+        What goes wrong with the disk is said in the log: training goes on.
+        """
+        if name is not None and (not is_name(name) or _BY_ROUND.fullmatch(name)):
+            raise SettingError(f"name is {name!r}", where="Checkpoints.save", fix="use letters, digits or . _ -")
+        if self._writer is not None and self._writer.is_alive():
+            return False
+        state, own = gather(model, optimizer), learner.state_dict()
+        tensors = _keyed(model, state) | {f"learner.{key}": v for key, v in own.items() if isinstance(v, Tensor)}
+        facts = _Facts(
+            format=FORMAT,
+            optimizer=state.kind,
+            numbers=[(parameter, key, value) for (parameter, key), value in state.numbers.items()],
+            learner={key: value for key, value in own.items() if not isinstance(value, Tensor)},
+            tensors={key: (str(t.dtype), list(t.shape)) for key, t in tensors.items()},
+            files={},
+            extra=json.loads(json.dumps(dict(extra or {}))),
+        )
+        self._copy(tensors)
+        place = self.directory / (name or self._next_name(learner))
+        self._writer = threading.Thread(
+            target=self._write, args=(place, dict(self._host), facts), name="gruppetto-checkpoint", daemon=True
+        )
+        self._writer.start()
+        return True
+
+    def wait(self) -> None:
+        """Until what was saved is on the disk."""
+        if self._writer is not None:
+            self._writer.join()
+
+    @torch.no_grad()
+    def _copy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Into host memory that is used again: first touch of fresh memory costs several times as much."""
+        for key, tensor in tensors.items():
+            room = self._host.get(key)
+            if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
+                self._host[key] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        for key in self._host.keys() - tensors.keys():
+            del self._host[key]
+        for key, tensor in tensors.items():
+            self._host[key].copy_(tensor.detach())
+
+    def _next_name(self, learner: Learner) -> str:
+        """In order over all lives: rounds go on where a process counts its steps from zero again."""
+        taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, _names(self.directory)) if found]
+        return f"round-{max([*(n + 1 for n in taken), learner.round]):010d}"
+
+    def _write(self, place: Path, tensors: dict[str, Tensor], facts: _Facts) -> None:
+        working = place.with_name(place.name + TEMPORARY)
+        try:
+            shutil.rmtree(working, ignore_errors=True)
+            _write_tensors(working, tensors)
+            files = {}
+            for path in sorted(working.iterdir()):
+                force_file(path)
+                files[path.name] = (path.stat().st_size, _digest(path))
+            facts = msgspec.structs.replace(facts, files=files)
+            facts = msgspec.structs.replace(facts, digest=_digest_of_facts(facts))
+            write_durably(working / FACTS_FILE, [msgspec.json.encode(facts)])
+            force_directory(working)
+            if place.exists():
+                shutil.rmtree(place)
+            working.rename(place)
+            force_directory(self.directory)
+            self._prune()
+        except Exception as wrong:
+            log.warning("the checkpoint %s could not be written (%s); training goes on", place, wrong)
+            shutil.rmtree(working, ignore_errors=True)
+
+    def _prune(self) -> None:
+        rounds = sorted(name for name in _names(self.directory) if _BY_ROUND.fullmatch(name))
+        for name in rounds[: -self.keep]:
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+
+    # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def any(self) -> bool:
+        """There may be something to load."""
+        return bool(self._by_age())
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint that is whole; None if there is none."""
+        for path in self._by_age():
+            try:
+                _check(path, _facts(path))
+                return path
+            except StateError as wrong:
+                log.warning("%s; passed over", wrong)
+        return None
+
+    def recover(self, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer) -> OwnState:
+        """Take optimizer and buffers from the newest checkpoint that can be used in this run; its parameters stay out.
+
+        Raises :class:`StateError` if there is none.
+        """
+        for path in self._by_age():
+            try:
+                facts = _facts(path)
+                _check(path, facts)
+                tensors = _read_tensors(path, facts)
+                own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+                found = from_state_dict({**facts.learner, **own}, layout)
+                if found[0].run_id != run_id:
+                    raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
+                state, _ = _unkeyed(tensors, facts)
+                check_buffers(model, state.buffers)
+                put_optimizer(model, optimizer, state)
+                put_buffers(model, state.buffers)
+                return found
+            except StateError as wrong:
+                log.warning("%s; passed over", wrong)
+            except Exception as wrong:  # of whatever kind, damage is no reason to end
+                log.warning("%s cannot be used (%s: %s); passed over", path, type(wrong).__name__, wrong)
+        raise StateError("no checkpoint can be used", where=str(self.directory))
+
+    def _by_age(self) -> list[Path]:
+        """The newest first."""
+        return sorted((self.directory / name for name in _names(self.directory)), key=_age, reverse=True)
+
+    def load(
+        self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, learner: Learner | None
+    ) -> dict[str, Any]:
+        """Take everything up where :meth:`save` was called, before the ``with`` block; returns its ``extra``.
+
+        ``learner`` None: its own part is left out. Raises :class:`StateError` for a checkpoint that is damaged or does
+        not fit; the model is then as it was, if it was not for something that only shows when it is put in.
+        """
+        facts = _facts(path)
+        _check(path, facts)
+        tensors = _read_tensors(path, facts)
+        own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        state, parameters = _unkeyed(tensors, facts)
+        _check_model(model, parameters, path)
+        if learner is not None:
+            learner.load_state_dict({**facts.learner, **own})
+        put_optimizer(model, optimizer, state)
+        put_buffers(model, state.buffers)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(parameters[plain_name(name)])
+        return facts.extra
+
+
+def _keyed(model: nn.Module, state: InnerState) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {f"model.{plain_name(name)}": parameter for name, parameter in model.named_parameters()}
+    found |= {f"buffer.{name}": buffer for name, buffer in state.buffers.items()}
+    found |= {f"optimizer.{key}:{name}": tensor for (name, key), tensor in state.tensors.items()}
+    return found
+
+
+def _unkeyed(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[InnerState, dict[str, Tensor]]:
+    state = InnerState(kind=facts.optimizer, numbers={(name, key): value for name, key, value in facts.numbers})
+    parameters: dict[str, Tensor] = {}
+    for full, tensor in tensors.items():
+        part, _, rest = full.partition(".")
+        if part == "model":
+            parameters[rest] = tensor
+        elif part == "buffer":
+            state.buffers[rest] = tensor
+        else:
+            key, _, name = rest.partition(":")
+            state.tensors[name, key] = tensor
+    return state, parameters
+
+
+def _is_own(key: str) -> bool:
+    return key.startswith("learner.")
+
+
+def _write_tensors(place: Path, tensors: dict[str, Tensor]) -> None:
+    dcp = _distributed_checkpoint()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that it is one process we know
+        try:
+            dcp.save(tensors, storage_writer=dcp.HuggingFaceStorageWriter(str(place)), no_dist=True)
+        except dcp.CheckpointException as wrong:  # which is no Exception
+            raise OSError(_first_line(wrong)) from wrong
+
+
+def _read_tensors(path: Path, facts: _Facts) -> dict[str, Tensor]:
+    dcp = _distributed_checkpoint()
+    try:
+        tensors = {
+            key: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+            for key, (dtype, shape) in facts.tensors.items()
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(path)), no_dist=True)
+    except (Exception, dcp.CheckpointException) as wrong:  # of many kinds, and none of them may end a learner
+        raise StateError(f"cannot be read ({type(wrong).__name__}: {_first_line(wrong)})", where=str(path)) from wrong
+    return tensors
+
+
+def _first_line(wrong: BaseException) -> str:
+    """A failure of distributed checkpoints carries one for each rank, with tracebacks."""
+    each = getattr(wrong, "failures", {})
+    inner = next((value[0] for value in each.values()), wrong)
+    return str(inner).splitlines()[0] if str(inner) else type(inner).__name__
+
+
+def _distributed_checkpoint() -> Any:
+    """Seconds of imports: only when there is something to write or to read."""
+    from torch.distributed import checkpoint
+
+    if not hasattr(checkpoint, "HuggingFaceStorageWriter"):
+        raise StateError(
+            f"torch {torch.__version__} cannot write checkpoints as safetensors",
+            where="Checkpoints",
+            fix="use torch 2.8 or newer, or no checkpoints",
+        )
+    return checkpoint
+
+
+def _names(directory: Path) -> list[str]:
+    """Of whole checkpoints, or what once was one."""
+    try:
+        return [e.name for e in directory.iterdir() if (e / FACTS_FILE).is_file() and not e.name.endswith(TEMPORARY)]
+    except OSError:
+        return []
+
+
+def _age(path: Path) -> tuple[int, str]:
+    """By when it was written."""
+    try:
+        return (path / FACTS_FILE).stat().st_mtime_ns, path.name
+    except OSError:
+        return 0, path.name
+
+
+def _facts(path: Path) -> _Facts:
+    try:
+        facts = msgspec.json.decode((path / FACTS_FILE).read_bytes(), type=_Facts)
+    except OSError as wrong:
+        raise StateError(f"is no whole checkpoint ({wrong.strerror})", where=str(path)) from wrong
+    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+        raise StateError(f"is damaged ({wrong})", where=str(path)) from wrong
+    if facts.format not in (1, FORMAT):
+        raise StateError(f"has format {facts.format}, not {FORMAT}", where=str(path))
+    if (facts.digest or facts.format != 1) and facts.digest != _digest_of_facts(facts):
+        raise StateError(f"{FACTS_FILE} is damaged", where=str(path))
+    return facts
+
+
+def _digest_of_facts(facts: _Facts) -> str:
+    return digest_of(msgspec.json.encode(msgspec.structs.replace(facts, digest="")))
+
+
+def _check(path: Path, facts: _Facts) -> None:
+    for name, (size, digest) in facts.files.items():
+        file = path / Path(name).name
+        try:
+            fine = file.stat().st_size == size and _digest(file) == digest
+        except OSError as wrong:
+            raise StateError(f"lacks {name} ({wrong.strerror})", where=str(path)) from wrong
+        if not fine:
+            raise StateError(f"{name} is damaged", where=str(path))
+
+
+def _check_model(model: nn.Module, parameters: Mapping[str, Tensor], path: Path) -> None:
+    mine = {plain_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+    if mine != theirs:
+        wrong = sorted(mine.items() ^ theirs.items())[0][0]
+        raise StateError(
+            f"is of another model ({wrong!r} differs)", where=str(path), fix="build the model it was saved with"
+        )
+
+
+def _digest(path: Path) -> str:
+    """Of a file, by its chunks: a digest of digests."""
+    digests = []
+    with path.open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            digests.append(digest_of(chunk))
+    return digest_of("".join(digests).encode())

@@ -1,0 +1,65 @@
+"""Deaths in a run: who, when, why, and how long it took until its work was merged again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gruppetto.trace.measures import Death, Measures
+
+__all__ = ["about_deaths", "deaths_of"]
+
+SYNCER = "syncer"
+
+
+def deaths_of(found: Measures) -> list[dict[str, Any]]:
+    """For ``report.json``: process, cause, seconds since the run began, the newest round then, seconds until a round
+    was closed that holds its work (for the syncer: any round). What is not known is None."""
+    return [_death(found, death) for death in sorted(found.deaths, key=lambda death: death.wall_s)]
+
+
+def _death(found: Measures, death: Death) -> dict[str, Any]:
+    at = found.since_it_began(death)
+    rounds = [r for r in found.rounds.values() if r.due]
+    before = [] if at is None else [r.round for r in rounds if r.closed_at <= at]
+    return {
+        "process": death.process,
+        "cause": death.cause,
+        "t": at,
+        "round": max(before, default=None),
+        "merged_again_s": None if at is None else _merged_again_s(found, death.process, at),
+    }
+
+
+def _merged_again_s(found: Measures, process: str, at: float) -> float | None:
+    """What a learner gave before it died may be merged after: its new life counts from its return."""
+    since = at
+    if process != SYNCER:
+        learner = found.learners.get(process)
+        returns = [t for t, state in learner.states if state == "live" and t > at] if learner is not None else []
+        since = min(returns, default=math.inf)
+    closed = [r.closed_at for r in found.rounds.values() if r.due and process in (SYNCER, *r.participants)]
+    return min((t - at for t in closed if t > since), default=None)
+
+
+def about_deaths(report: Mapping[str, Any]) -> list[str]:
+    """A sentence on each death, for the end of a terminal session."""
+    lines = []
+    lost_by: Mapping[str, int] = report["lost_fragment_tokens"]
+    dead = {death["process"] for death in report["deaths"]}
+    for death in report["deaths"]:
+        when = f" {death['t']:.1f} s into the run" if death["t"] is not None else ""
+        where = f", at round {death['round']}" if death["round"] is not None else ""
+        back = death["merged_again_s"]
+        if death["process"] == SYNCER:
+            after = f"{back:.1f} s later it closed the next round" if back is not None else "it closed no round after"
+        else:
+            after = f"{back:.1f} s later its work was merged again" if back is not None else "it was not merged again"
+        lines.append(f"{death['process']} died ({death['cause']}){when}{where}; {after}.")
+    if lines:
+        others = sorted(set(lost_by) - dead)
+        lines[-1] = lines[-1][:-1] + (
+            f"; {', '.join(others)} lost work too." if others else "; the others lost nothing."
+        )
+    return lines

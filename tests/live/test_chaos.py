@@ -1,0 +1,96 @@
+"""A real training, disturbed: every invariant holds, and what was done is in the verdict, in the report and on disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+
+PLAN = """
+[chaos]
+seed = 5
+
+[run]
+rounds = 200
+num_fragments = 6
+sync_period = 6
+apply = "carry"
+liveness_s = 4
+
+[model]
+dim = 32
+layers = 2
+heads = 2
+ffn_dim = 64
+
+[train]
+batch_size = 4
+eval_every_rounds = 50
+eval_windows = 16
+
+[[learner]]
+name = "anna"
+min_step_s = 0.2
+
+[[learner]]
+name = "ben"
+min_step_s = 0.2
+
+[[learner]]
+name = "clara"
+min_step_s = 0.2
+"""
+FAULTS = (
+    {"at_s": 3, "kind": "kill", "who": "anna"},
+    {"at_s": 6, "kind": "nan", "who": "ben", "lasts_s": 4},
+    {"at_s": 12, "kind": "stop", "who": "clara", "lasts_s": 6},
+    {"at_s": 16, "kind": "cut", "who": "ben"},
+    {"at_s": 20, "kind": "kill", "who": "syncer"},
+    {"at_s": 28, "kind": "half-open", "who": "clara"},
+)
+
+
+def test_a_disturbed_run_keeps_its_invariants(tmp_path: Path) -> None:
+    listed = ["[[fault]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in f.items()) for f in FAULTS]
+    (tmp_path / "PLAN.toml").write_text(PLAN + "\n".join(listed), encoding="utf-8")
+    run = tmp_path / "run"
+    ran = subprocess.run(
+        [sys.executable, "-m", "gruppetto", "chaos", str(tmp_path / "PLAN.toml"), "--out", str(run), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, (ran.stdout, ran.stderr[-3000:])
+    verdict = json.loads(ran.stdout)
+    checks = {check["name"]: check for check in verdict["checks"]}
+    assert verdict["passed"]
+    assert checks["nothing-merged-is-lost"]["figures"] == {"rounds": 200, "syncer_lives": 2, "wrong": []}
+    assert checks["ledger-balances"]["figures"]["tokens"]["lost"] > 0
+    assert checks["never-stands-still"]["figures"]["uptime"] >= 0.999
+    assert checks["rejections-are-explained"]["figures"]["rejected"]["not-finite"] > 0
+    assert checks["learner-recovery"]["figures"]["recoveries"] == 1
+    assert checks["syncer-recovery"]["figures"]["kills"] == 1
+    # Killed, stopped, cut, and half-open: each was noticed.
+    assert checks["no-false-deaths"]["figures"]["away"] >= 4
+    report = json.loads((run / "report.json").read_bytes())
+    assert report["verdict"] == json.loads((run / "verdict.json").read_bytes())
+    # Steps of a few milliseconds are padded.
+    assert all(each["step_s"] > 0.18 for each in report["learners"].values())
+    assert (run / "figures" / "chaos.png").exists()
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "What went wrong, to whom" in page
+    assert "nothing-merged-is-lost" in page
+    # What was done can be done again.
+    again = subprocess.run(
+        [sys.executable, "-m", "gruppetto", "chaos", str(run / "chaos" / "plan.toml"), "--dry"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 0
+    assert len(again.stdout.splitlines()) == len(FAULTS)
