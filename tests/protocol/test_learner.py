@@ -226,6 +226,23 @@ def test_carry_overwrites_when_nothing_of_its_own_is_in_the_result() -> None:
     assert rider.train()[0].mode is ApplyMode.OVERWRITE
 
 
+def test_carry_offers_nothing_on_a_base_whose_successor_is_on_its_way() -> None:
+    """Its answer would be refused, and it would forget what the successor is to be carried over."""
+    rider = Rider(apply=ApplyMode.CARRY)
+    rider.join()
+    rider.train()
+    assert kinds(rider.ask(1, 1)) == ["Answer"]
+    rider.publish(1, 1)
+    rider.train()
+    assert kinds(rider.ask(3, 1)) == ["Deferred"]
+    assert "Answer" not in kinds(rider.train())
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    actions = rider.train()
+    assert actions[0].mode is ApplyMode.CARRY
+    answer = next(a for a in actions if isinstance(a, Answer))
+    assert (answer.round, answer.base_version, answer.steps) == (3, 1, 3)
+
+
 def test_only_news_is_pulled_and_the_newest_wins(rider: Rider) -> None:
     assert rider.publish(2, 0) == [Pull(fragment=Fragment(0), version=Version(2))]
     assert rider.publish(2, 0) == []

@@ -327,7 +327,7 @@ class LearnerCore:
         for fragment in ask.fragments:
             if not 0 <= fragment < len(self.fragments):
                 continue
-            if fragment in self._marks:
+            if fragment in self._marks and not self._would_forget(fragment):
                 self._answer(ask.round, fragment)
             else:
                 self._owed[fragment] = ask.round
@@ -437,10 +437,16 @@ class LearnerCore:
         for fragment in sorted(self._owed):
             if self.fragments[fragment].version >= self._owed[fragment]:
                 del self._owed[fragment]  # the round closed without us and its result is here
-            elif fragment in self._marks:
+            elif fragment in self._marks and not self._would_forget(fragment):
                 self._answer(self._owed.pop(fragment), fragment)
         if self.incarnation:
             self._report(applied)
+
+    def _would_forget(self, fragment: Fragment) -> bool:
+        """Under ``carry`` the value on its way here is to keep what was done since the contribution that is in it; to
+        offer another one meanwhile, on a base that is outdated, would take that memory's place."""
+        newest = max(self._wanted.get(fragment, NEVER), self._arrived.get(fragment, NEVER))
+        return self._apply is ApplyMode.CARRY and newest > self.fragments[fragment].version
 
     def _due(self, round: Round) -> list[Fragment]:
         """What has arrived and is not newer than ``round``; a base that is held already may be applied again anyhow."""
