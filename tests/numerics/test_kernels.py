@@ -9,7 +9,7 @@ from gruppetto.numerics import kernels
 from gruppetto.numerics.accumulate import Accumulator
 from gruppetto.numerics.codec import CODECS, encode_difference
 from gruppetto.numerics.fragments import FragmentSpec, Piece
-from gruppetto.numerics.kernels import BLOCK
+from gruppetto.numerics.kernels import BLOCK, BLOCK_ERROR
 
 COMPILED = (
     "sum_squares",
@@ -39,13 +39,13 @@ def test_fold_gives_the_bits_of_numpy(seed: int, numel: int) -> None:
     wanted = total + np.float32(0.3) * delta
     squares = fold_once(total, delta, 0.3)
     np.testing.assert_array_equal(total, wanted)
-    assert squares == pytest.approx(float(np.sum(wanted.astype(np.float64) ** 2)), rel=5e-7)
+    assert squares == pytest.approx(float(np.sum(wanted.astype(np.float64) ** 2)), rel=BLOCK_ERROR)
 
 
 @given(st.floats(2.0**-10, 2.0**10, width=32), st.sampled_from([BLOCK, 64 * BLOCK]))
 def test_a_block_sum_keeps_its_bound_where_every_rounding_errs_the_same_way(value: float, numel: int) -> None:
     squares = fold_once(np.zeros(numel, np.float32), np.full(numel, value, np.float32), 1.0)
-    assert squares == pytest.approx(numel * float(np.float32(value)) ** 2, rel=5e-7)
+    assert squares == pytest.approx(numel * float(np.float32(value)) ** 2, rel=BLOCK_ERROR)
 
 
 def test_no_kind_of_caller_makes_a_kernel_compile_again() -> None:
