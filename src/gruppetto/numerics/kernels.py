@@ -45,8 +45,8 @@ __all__ = [
 BLOCK = 1024
 """Elements in a block: 4 KiB. float64 adds up the blocks."""
 BLOCK_ERROR = 4.2e-6
-"""A float32 sum of squares over one block errs by less, relatively: (1024/16 + log2 16 + 1) roundings of 2**-24 where the
-compiler makes 16 partial sums, as it does for the narrowest vector units; with wider ones 5e-7 is hardly ever seen."""
+"""A float32 sum of squares over one block errs by less, relatively: (1024/16 + log2 16 + 1) roundings of 2**-24 where
+the compiler makes 16 partial sums, as for the narrowest vector units; with wider ones 5e-7 is hardly ever seen."""
 
 Float32 = NDArray[np.float32]
 
