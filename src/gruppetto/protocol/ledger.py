@@ -36,7 +36,6 @@ class Account:
     """The token total from which on each fragment's work is open."""
     merged: list[int] = field(default_factory=list)
     """Tokens after the mark that are merged already, or promised."""
-    """Tokens after the mark that are merged already."""
     doubt: list[Version] = field(default_factory=list)
     """Open work may have been merged in a round that was lost with a life of the syncer, until this version is
     applied; NEVER: it cannot have been."""
