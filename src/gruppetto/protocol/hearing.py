@@ -233,6 +233,8 @@ class Hearing(Gate):
         due = opened.due if taking is not None and opened is not None else ()
         if answer.parting and in_range:
             taking, due = self._round_of_merge(answer.fragment), (answer.fragment,)
+        key = (answer.learner, answer.fragment)
+        here = key in self._early or (opened is not None and opened.round == taking and key in opened.admitted)
         version = self.versions[answer.fragment] if in_range else Version(0)
         oldest = Version(version - self.setting.sync_period) if self.setting.stale == "accept" else None
         return admission.judge(
@@ -242,7 +244,7 @@ class Hearing(Gate):
             layout_hash=self.layout_hash,
             open_round=taking,
             due=due if in_range else (),
-            answered={*self._early, *(opened.admitted if opened is not None and opened.round == taking else ())},
+            answered=(key,) if here else (),
             version=version,
             accept_stale_from=oldest,
             unmerged=known

@@ -7,7 +7,6 @@ that dies before has lost it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gruppetto.protocol.messages import Answer
@@ -51,8 +50,8 @@ class EarlyParts:
     def __init__(self) -> None:
         self._parts: dict[tuple[LearnerId, Fragment], _Early] = {}
 
-    def __iter__(self) -> Iterator[tuple[LearnerId, Fragment]]:
-        return iter(self._parts)
+    def __contains__(self, key: tuple[LearnerId, Fragment]) -> bool:
+        return key in self._parts
 
     def add(self, answer: Answer) -> None:
         """It is admitted, and being folded."""
