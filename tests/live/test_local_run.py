@@ -145,7 +145,7 @@ def test_a_stopped_run_leaves_no_process_and_can_be_reported(train: Train) -> No
     pids = train.pids()
     train.process.send_signal(signal.SIGTERM)
     out, errors = train.process.communicate()
-    assert train.process.returncode == 1
+    assert train.process.returncode == 143
     assert out == ""
     assert "stopped by SIGTERM at round" in errors.splitlines()[-1]
     assert not any(map(is_alive, pids))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError, SteppedDown
+from gruppetto.errors import AddressError, SteppedDown, Stopped
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.antechamber import Antechamber
@@ -60,11 +60,12 @@ def run_syncer(
     *,
     trace: TraceWriter | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
-    standby: Callable[[], TraceWriter] | None = None,
+    standby: Callable[[Takeover], TraceWriter] | None = None,
 ) -> None:
     """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
 
     With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
+    A signal raises :class:`Stopped` when all is put away.
 
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
@@ -81,7 +82,7 @@ async def serve(
     on_ready: Callable[[Endpoint], None] | None = None,
     stop: asyncio.Event | None = None,
     handle_signals: bool = False,
-    standby: Callable[[], TraceWriter] | None = None,
+    standby: Callable[[Takeover], TraceWriter] | None = None,
 ) -> None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
@@ -89,9 +90,15 @@ async def serve(
     loop = asyncio.get_running_loop()
     time = clock if clock is not None else MonotonicClock()
     stopping = stop if stop is not None else asyncio.Event()
+    heard: list[signal.Signals] = []
+
+    def hear(number: signal.Signals) -> None:
+        heard.append(number)
+        stopping.set()
+
     if handle_signals:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+            loop.add_signal_handler(number, hear, number)
 
     def make(diary: TraceWriter, takeover: Takeover | None) -> SyncerService:
         return SyncerService(
@@ -114,8 +121,9 @@ async def serve(
         async with Antechamber(host, port, tls) as chosen:
             setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
             waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
-            taken = await _take_over(waiting, lambda takeover: make(standby(), takeover), stopping)
+            taken = await _take_over(waiting, lambda takeover: make(standby(takeover), takeover), stopping)
         if taken is None:
+            _say_who_stopped(heard)
             return
         service = taken
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
@@ -143,6 +151,12 @@ async def serve(
         diary.flush()
     if service.failure is not None:
         raise service.failure
+    _say_who_stopped(heard)
+
+
+def _say_who_stopped(heard: list[signal.Signals]) -> None:
+    if heard:
+        raise Stopped(heard[0])
 
 
 async def _take_over(

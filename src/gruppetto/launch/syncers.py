@@ -1,0 +1,150 @@
+"""The syncer of a local run and, if one is wanted, the standby beside it: two seats, of which one is in charge.
+
+A seat has an address that stays, and a process that may change. Who is in charge is written in the state directory. A
+run that has begun gets no second first syncer: with a standby about, every process that is started from then on waits
+its turn, and the turn comes at once when nobody serves. So it does not matter who died first, or how many.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gruppetto.config import RunConfig
+from gruppetto.errors import AddressError, GruppettoError
+from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby, read_token
+from gruppetto.launch.children import Child, start, stop
+from gruppetto.launch.routes import Routes
+from gruppetto.runtime.authority import Authority
+from gruppetto.runtime.setting import host_and_port
+
+__all__ = ["STANDBY", "SYNCER", "Seat", "Syncers"]
+
+SYNCER, STANDBY = "syncer", "standby"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Seat:
+    """Where a syncer sits: ``name`` is that of its log, not of what it does."""
+
+    name: str
+    listen: str = ""
+    """HOST:PORT; empty: as the settings say."""
+    url: str = ""
+    child: Child | None = None
+    waits: bool = False
+    """Its process has been heard waiting: it would take over."""
+    served: bool = False
+    """Its process has been in charge. A process that steps down ends."""
+
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.child.running
+
+    @property
+    def role(self) -> str:
+        """What its process is, or was when it died."""
+        return STANDBY if not self.served and (self.waits or self.name == STANDBY) else SYNCER
+
+
+class Syncers:
+    """The syncers of the run in ``directory``. Raises :class:`AddressError` if no port is free for two."""
+
+    def __init__(self, config: RunConfig, directory: Path, routes: Routes) -> None:
+        self._config, self._directory, self._routes = config, directory, routes
+        self._token = read_token(config.syncer.token_file)
+        self.state = directory / config.syncer.state
+        self.seats = [Seat(name=SYNCER)]
+        if config.launch.standby:
+            host, port = host_and_port(config.syncer.listen)
+            self.seats = [self._seat(SYNCER, host, port), self._seat(STANDBY, host, 0)]
+
+    @property
+    def address(self) -> str:
+        """How learners find whoever is in charge: all addresses, or the directory in which the one syncer says its."""
+        return str(self.state) if len(self.seats) == 1 else ",".join(seat.url for seat in self.seats)
+
+    @property
+    def first(self) -> Seat:
+        """Who is in charge; while nobody is, who is likely to be next."""
+        served = [seat for seat in self.seats if seat.served]
+        return next((seat for seat in [*served, *self.seats] if seat.running), (served or self.seats)[0])
+
+    @property
+    def other(self) -> Seat | None:
+        return next((seat for seat in self.seats if seat is not self.first), None)
+
+    @property
+    def running(self) -> bool:
+        return any(seat.running for seat in self.seats)
+
+    def children(self) -> Iterator[Child]:
+        return (seat.child for seat in self.seats if seat.child is not None)
+
+    def start(self) -> None:
+        """The first one, and one that waits."""
+        for seat in self.seats:
+            self._start(seat, waits=seat.name == STANDBY)
+
+    def start_again(self, seat: Seat) -> None:
+        """In the place of one that has died."""
+        self._start(seat, waits=len(self.seats) > 1 and Authority(self.state).newest() > 0)
+
+    def ask(self) -> dict[str, Any] | None:
+        """How the run stands, from whoever is in charge; None while nobody answers: busy, or dead, which its exit code
+        says better."""
+        endpoint = find_endpoint(self.state)
+        for seat in self.seats:
+            if endpoint is None or seat.child is None or seat.child.process.pid != endpoint.pid:
+                continue
+            seat.served = True
+            with suppress(GruppettoError):
+                return fetch_status(endpoint.url, token=self._token)
+        return None
+
+    def listen_for_standby(self) -> None:
+        """Find out whether the one that is to wait has come so far."""
+        for seat in self.seats:
+            if len(self.seats) > 1 and seat.running and not (seat.waits or seat.served):
+                seat.waits = is_standby(seat.url)
+
+    def stop(self) -> None:
+        """First those who wait: nobody is to take over from who is told to stop."""
+        stop(seat.child for seat in self.seats if seat.child is not None and not seat.served)
+        stop(self.children())
+
+    def _start(self, seat: Seat, *, waits: bool) -> None:
+        verb = ["syncer", str(self._directory / "run.toml"), "--state", str(self.state)]
+        verb += ["--trace", str(self._directory / "trace.jsonl"), *(["--standby"] if waits else [])]
+        endpoint = find_endpoint(self.state)
+        listen = seat.listen
+        if not listen and endpoint is not None:
+            # Learners dial the address of the one before.
+            listen = endpoint.url.rpartition("//")[2]
+        if listen:
+            verb += ["--listen", listen]
+        command = self._routes.command(SYNCER, [*verb, "--follow-parent"])
+        seat.child = start(seat.name, command, self._directory / f"{seat.name}.log", threads=1)
+        seat.waits = seat.served = False
+
+    def _seat(self, name: str, host: str, port: int) -> Seat:
+        shown = f"[{host}]" if ":" in host else host
+        listen = f"{shown}:{port or _free_port(host)}"
+        scheme = "http" if self._config.syncer.tls_cert is None else "https"
+        return Seat(name=name, listen=listen, url=f"{scheme}://{listen}")
+
+
+def _free_port(host: str) -> int:
+    """Of a host of this machine, at this moment."""
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            port: int = probe.getsockname()[1]
+            return port
+    except OSError as wrong:
+        raise AddressError(
+            f"cannot be listened on ({wrong.strerror})", where=f"syncer.listen ({host})", fix="use 127.0.0.1:0"
+        ) from wrong
