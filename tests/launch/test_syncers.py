@@ -144,6 +144,31 @@ def test_a_standby_that_dies_is_replaced_and_nothing_else_happens(pair: Pair, ca
     assert "--standby" in pair.commands[2] and pair.shown() == ("running", "starting")
 
 
+def test_one_that_hangs_is_replaced_and_is_the_next_standby_when_it_has_found_out(pair: Pair) -> None:
+    one, two = pair._syncers.seats
+    pair.in_charge(one)
+    two.waits = True
+    pair.in_charge(two)  # the lease ran out; the first one lives
+    assert (pair._syncers.first, pair.shown()) == (two, ("running", "replaced"))
+    assert one.child is not None
+    one.child = start("syncer", ["-c", "raise SystemExit(3)"], pair.directory / "syncer.log", threads=1)
+    one.child.process.wait()
+    pair.after(0.0)
+    pair.after(0.5)
+    assert "--standby" in pair.commands[2] and pair.shown() == ("running", "starting")
+
+
+def test_who_loses_the_race_at_the_start_is_the_next_standby(pair: Pair) -> None:
+    """It is refused as a user's mistake would be, which is not repeated otherwise."""
+    one, two = pair._syncers.seats
+    pair.in_charge(two)
+    one.child = start("syncer", ["-c", "raise SystemExit(2)"], pair.directory / "syncer.log", threads=1)
+    one.child.process.wait()
+    pair.after(0.0)
+    pair.after(0.5)
+    assert "--standby" in pair.commands[2]
+
+
 def test_when_both_are_dead_the_next_one_takes_over_from_nobody(pair: Pair) -> None:
     """A first syncer beside one that has just taken over would be refused, so nobody is started as one any more."""
     one, two = pair._syncers.seats

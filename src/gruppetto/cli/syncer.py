@@ -17,7 +17,7 @@ from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
-from gruppetto.errors import SettingError
+from gruppetto.errors import SettingError, Stopped
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably
@@ -102,10 +102,16 @@ def main(arguments: Sequence[str]) -> int:
                 path = Path(flags.trace) if flags.trace else None
                 return opened.enter_context(TraceWriter(path, whole, over=takeover.over))
 
-            run_syncer(config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace)
-        return 0
-    with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-        run_syncer(config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config))
+            number = run_syncer(
+                config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace
+            )
+    else:
+        with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
+            number = run_syncer(
+                config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config)
+            )
+    if number is not None:
+        raise Stopped(number)
     return 0
 
 

@@ -247,8 +247,7 @@ class _LocalRun:
         syncer = {SYNCER: revival.described(first, first.child)} if first.child is not None else {}
         self._sight.processes = {**syncer, **learners}
         if other is not None and other.child is not None:
-            doing = "waiting" if other.waits else "running" if other.served else "starting"
-            self._sight.standby = {**revival.described(other, other.child, doing=doing), "url": other.url}
+            self._sight.standby = {**revival.described(other, other.child, doing=other.doing), "url": other.url}
         self._file.write(self._sight)
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.config import RunConfig
-from gruppetto.errors import GruppettoError
+from gruppetto.errors import GruppettoError, UserError
 from gruppetto.launch.children import Child, stop
 from gruppetto.launch.deaths import cause_of, note_death
 from gruppetto.launch.restart import Restarts
@@ -53,7 +53,9 @@ class Revival:
         now, code, restarts = self._clock.now(), child.process.returncode, self._restarts[key]
         with suppress(GruppettoError, OSError):  # the log says it too
             note_death(self._directory, now - self._began, name, code)
-        restarts.died(now, lived_s=now - self._started_at.get(key, now), code=code)
+        # Beside another one, what reads like a user's mistake may be a race for the authority that it has lost.
+        why = GruppettoError.exit_code if heir and code == UserError.exit_code else code
+        restarts.died(now, lived_s=now - self._started_at.get(key, now), code=why)
         again = "another one is started" if heir else "started again"
         what = restarts.given_up or f"{again} in {(restarts.due_at or now) - now:g} s"
         _log.warning("%s died (%s): %s", name, cause_of(code), f"{heir}; {what}" if heir else what)

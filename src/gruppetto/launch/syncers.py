@@ -39,11 +39,16 @@ class Seat:
     waits: bool = False
     """Its process has been heard waiting: it would take over."""
     served: bool = False
-    """Its process has been in charge. A process that steps down ends."""
+    """Its process has been in charge."""
 
     @property
     def running(self) -> bool:
         return self.child is not None and self.child.running
+
+    @property
+    def doing(self) -> str:
+        """What its process does while another one is in charge: one that served will find itself replaced, and end."""
+        return "replaced" if self.served else "waiting" if self.waits else "starting"
 
     @property
     def role(self) -> str:
@@ -62,6 +67,8 @@ class Syncers:
         if config.launch.standby:
             host, port = host_and_port(config.syncer.listen)
             self.seats = [self._seat(SYNCER, host, port), self._seat(STANDBY, host, 0)]
+        self._in_charge = self.seats[0]
+        """Who was, when somebody last said that he is."""
 
     @property
     def address(self) -> str:
@@ -71,8 +78,7 @@ class Syncers:
     @property
     def first(self) -> Seat:
         """Who is in charge; while nobody is, who is likely to be next."""
-        served = [seat for seat in self.seats if seat.served]
-        return next((seat for seat in [*served, *self.seats] if seat.running), (served or self.seats)[0])
+        return next((seat for seat in (self._in_charge, *self.seats) if seat.running), self._in_charge)
 
     @property
     def other(self) -> Seat | None:
@@ -101,7 +107,7 @@ class Syncers:
         for seat in self.seats:
             if endpoint is None or seat.child is None or seat.child.process.pid != endpoint.pid:
                 continue
-            seat.served = True
+            seat.served, self._in_charge = True, seat
             with suppress(GruppettoError):
                 return fetch_status(endpoint.url, token=self._token)
         return None

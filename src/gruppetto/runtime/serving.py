@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError, SteppedDown, Stopped
+from gruppetto.errors import AddressError, SteppedDown
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.antechamber import Antechamber
@@ -61,16 +61,16 @@ def run_syncer(
     trace: TraceWriter | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
     standby: Callable[[Takeover], TraceWriter] | None = None,
-) -> None:
+) -> signal.Signals | None:
     """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
 
     With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
-    A signal raises :class:`Stopped` when all is put away.
+    Returns the signal that stopped it, if one has.
 
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
-    asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
+    return asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
 
 
 async def serve(
@@ -83,7 +83,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     handle_signals: bool = False,
     standby: Callable[[Takeover], TraceWriter] | None = None,
-) -> None:
+) -> signal.Signals | None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
     tls = _tls_context(setting)
@@ -123,8 +123,7 @@ async def serve(
             waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
             taken = await _take_over(waiting, lambda takeover: make(standby(takeover), takeover), stopping)
         if taken is None:
-            _say_who_stopped(heard)
-            return
+            return heard[0] if heard else None
         service = taken
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
     try:
@@ -151,12 +150,7 @@ async def serve(
         diary.flush()
     if service.failure is not None:
         raise service.failure
-    _say_who_stopped(heard)
-
-
-def _say_who_stopped(heard: list[signal.Signals]) -> None:
-    if heard:
-        raise Stopped(heard[0])
+    return heard[0] if heard else None
 
 
 async def _take_over(

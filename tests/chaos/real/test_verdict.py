@@ -164,6 +164,16 @@ def test_lives_that_go_on_where_the_last_one_was_are_well(calm: Evidence) -> Non
     assert failing(calm) == set()
 
 
+def test_numbers_that_a_hanging_syncer_may_use_are_skipped_and_no_others(calm: Evidence) -> None:
+    for unseen, fails in ((2, set()), (1, {"nothing-merged-is-lost"}), (0, {"nothing-merged-is-lost"})):
+        calm.syncer = [rounds_from(1, 50, ("anna", "ben")), rounds_from(53, ROUNDS, ("anna", "ben"))]
+        calm.syncer[1].restored, calm.syncer[1].unseen = 50, unseen
+        assert failing(calm) == fails
+    # What a learner has seen was published, and may not be skipped.
+    calm.syncer[1] = replace(calm.syncer[1], unseen=2, began=BEGAN + 53 * STEP_S)
+    assert failing(calm) == {"nothing-merged-is-lost"}
+
+
 # ── the others ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

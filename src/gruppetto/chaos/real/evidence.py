@@ -65,6 +65,8 @@ class SyncerLife:
     """It had been waiting for its turn."""
     restored: int | None = None
     """The round it took up; None for a run that is new."""
+    unseen: int = 0
+    """Rounds after that one which the life before may have been about to publish; their numbers are not used again."""
     restored_versions: tuple[int, ...] = ()
     published: list[tuple[float, int]] = field(default_factory=list)
     closed: list[tuple[float, int, tuple[str, ...]]] = field(default_factory=list)
@@ -183,6 +185,7 @@ def _lives_of_syncer(trace: Path) -> list[SyncerLife]:
                 lives.append(SyncerLife(began=began, took_over=took_over_at is not None))
             if lives and (state := line.data.get("state")) is not None:
                 lives[-1].restored = int(state["round"])
+                lives[-1].unseen = int(line.data.get("unseen", 0))
                 lives[-1].restored_versions = tuple(state["versions"])
         elif lives and line.kind != "note":
             _take(lives[-1], zero + line.t, line.name, line.data)
