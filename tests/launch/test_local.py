@@ -48,8 +48,8 @@ def run(tmp_path: Path) -> Iterator[_LocalRun]:
             "syncer", ["-c", "import os; os.read(0, 1)"], tmp_path / "syncer.log", threads=1
         )
         local._judging.child = start("judge", ["-c", "import os; os.read(0, 1)"], tmp_path / "judge.log", threads=1)
-        local._learners["a"] = start("a", ["-c", ""], tmp_path / "a.log", threads=1)
-        local._learners["a"].process.wait()
+        local._learners.children["a"] = start("a", ["-c", ""], tmp_path / "a.log", threads=1)
+        local._learners.children["a"].process.wait()
         (tmp_path / "syncer").mkdir()
         endpoint = {"url": f"http://127.0.0.1:{server.server_port}", "pid": syncer.process.pid}
         (tmp_path / "syncer" / "endpoint.json").write_text(json.dumps(endpoint), encoding="utf-8")
@@ -101,10 +101,10 @@ def revive(run: _LocalRun, monkeypatch: pytest.MonkeyPatch, code: str) -> list[s
 
     def begin(name: str) -> None:
         lives.append(name)
-        run._learners[name] = start(name, ["-c", code], run.directory / f"{name}.log", threads=1)
-        run._learners[name].process.wait()
+        run._learners.children[name] = start(name, ["-c", code], run.directory / f"{name}.log", threads=1)
+        run._learners.children[name].process.wait()
 
-    monkeypatch.setattr(run, "_start_learner", begin)
+    monkeypatch.setattr(run._learners, "begin", begin)
     begin("b")
     return lives
 
@@ -124,7 +124,7 @@ def test_a_learner_that_dies_is_started_again_after_a_pause(run: _LocalRun, monk
     pass_time(run, 0.0)
     run._write_processes()
     assert run._sight.processes["b"]["state"] == "restarting in 1 s"
-    assert run._riding
+    assert run._learners.riding(run._sight)
     pass_time(run, 0.4)
     assert lives == ["b"]
     pass_time(run, 0.1)
@@ -142,7 +142,7 @@ def test_one_that_never_takes_part_is_given_up(
             pass_time(run, 60.0)
     assert len(lives) == run.config.launch.max_restarts
     assert "b died (exit 1): it died 5 times without having taken part" in caplog.text
-    assert not run._riding
+    assert not run._learners.riding(run._sight)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_who_makes_a_mistake_has_left_or_is_late_is_not_started(
     lives = revive(run, monkeypatch, code)
     for _ in range(3):
         pass_time(run, 60.0)
-    assert lives == ["b"] and not run._riding
+    assert lives == ["b"] and not run._learners.riding(run._sight)
 
 
 def test_a_syncer_is_started_again_where_it_listened(run: _LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,16 +203,16 @@ def test_deaths_end_in_the_trace(run: _LocalRun, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_strike_comes_once_from_outside(run: _LocalRun) -> None:
-    run._learners["b"] = start("b", ["-c", "import os; os.read(0, 1)"], run.directory / "b.log", threads=1)
-    run._strike = Strike(learner="b", round=3)
-    run._strike_if_due()
-    assert run._learners["b"].running  # round 3 is not known yet
+    run._learners.children["b"] = start("b", ["-c", "import os; os.read(0, 1)"], run.directory / "b.log", threads=1)
+    run._learners.strike = Strike(learner="b", round=3)
+    run._learners.strike_if_due(run._sight.round)
+    assert run._learners.children["b"].running  # round 3 is not known yet
     Status.phases = ["open"]
     run._ask()
-    run._strike_if_due()
-    run._learners["b"].process.wait()
-    assert run._learners["b"].state == "killed (SIGKILL)"
-    assert run._strike is None
+    run._learners.strike_if_due(run._sight.round)
+    run._learners.children["b"].process.wait()
+    assert run._learners.children["b"].state == "killed (SIGKILL)"
+    assert run._learners.strike is None
 
 
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -34,8 +34,8 @@ def test_the_launcher_asks_for_every_command(tmp_path: Path) -> None:
     run = _LocalRun(config, tmp_path, cache=tmp_path, clock=ManualClock(), show=lambda _: None, routes=routes)
     run._syncers.start()
     for entry in config.learners:
-        run._start_learner(entry.name)
-    for child in (*run._syncers.children(), *run._learners.values()):
+        run._learners.begin(entry.name)
+    for child in (*run._syncers.children(), *run._learners.children.values()):
         child.process.wait()
     assert routes.of("syncer")[0].startswith(f"syncer {tmp_path}/run.toml --state {tmp_path}/syncer --trace")
     (called,) = routes.of("learner-1")

@@ -15,16 +15,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from gruppetto.config import RunConfig, to_toml
-from gruppetto.errors import GruppettoError, RunFailed, Stopped, UserError
-from gruppetto.launch.children import LEFT_IN_ORDER, Child, last_words, start, stop
+from gruppetto.errors import GruppettoError, Stopped
+from gruppetto.launch.children import Child, stop
+from gruppetto.launch.failing import failure, failure_of
 from gruppetto.launch.judging import Judging
+from gruppetto.launch.learners import Learners
 from gruppetto.launch.notes import Losses, keep_notes
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import PlainRoutes, Routes
 from gruppetto.launch.sight import ProcessFile, Sight
 from gruppetto.launch.stopping import told_to_stop
 from gruppetto.launch.strike import Strike
-from gruppetto.launch.syncers import STANDBY, SYNCER, Syncers
+from gruppetto.launch.syncers import SYNCER, Syncers
 from gruppetto.numerics.kernels import warm
 from gruppetto.runtime.clock import Clock
 from gruppetto.train.data import open_data
@@ -88,19 +90,25 @@ class _LocalRun:
         self.stopping: Sequence[int] = ()
         """The signals that stop the run, once there is one."""
         self._clock, self._show = clock, show
-        self._routes: Routes = PlainRoutes() if routes is None else routes
-        self._parts = dict(parts or {})
-        """Which learners begin with a part. Once such a one has taken part, its own checkpoints are newer."""
-        self._strike = strike
+        called: Routes = PlainRoutes() if routes is None else routes
         self._began = clock.now()
         self._asked_at = -STATUS_EVERY_S
         self._pause = threading.Event()
         self._sight, self._losses = Sight(), Losses(directory)
         self._file = ProcessFile(directory, SYNCER)
         self._revival = Revival(config, directory, clock)
-        self._syncers = Syncers(config, directory, self._routes)
+        self._syncers = Syncers(config, directory, called)
         self._judging = Judging(directory, cache, threads=config.train.threads)
-        self._learners: dict[str, Child] = {}
+        self._learners = Learners(
+            config,
+            directory,
+            cache=cache,
+            routes=called,
+            syncer=self._syncers.address,
+            revival=self._revival,
+            strike=strike,
+            parts=parts or {},
+        )
 
     def prepare(self) -> None:
         """Here rather than in the children: mistakes surface before anything starts, and caches are filled once."""
@@ -116,32 +124,21 @@ class _LocalRun:
         for seat in self._syncers.seats:
             self._revival.started(seat)
         for entry in self.config.learners:
-            self._start_learner(entry.name)
+            self._learners.begin(entry.name)
         self._judging.call()
-
-    def _start_learner(self, name: str) -> None:
-        syncer = self._routes.syncer_for(name, self._syncers.address)
-        verb = ["learner", str(self.directory / "run.toml"), "--syncer", syncer]
-        verb += ["--name", name, "--cache", str(self.cache)]
-        if name in self._parts:
-            verb += ["--from", str(self._parts[name])]
-        command = self._routes.command(name, [*verb, "--follow-parent"])
-        log = self.directory / "learners" / name / "learner.log"
-        self._learners[name] = start(name, command, log, threads=self.config.train.threads)
-        self._revival.started(name)
 
     def ride(self) -> None:
         """Until the last round is closed."""
-        while not self._finished:
+        while not self._sight.finished:
             self._look("starting" if self._sight.phase in ("", "seeding", "starting") else "training")
-            self._strike_if_due()
+            self._learners.strike_if_due(self._sight.round)
             self._mend()
             self._judging.at_work()
             if not self._riding:
                 # They leave a run that is finished, and we may have slept through its end.
                 self._ask()
-                if not self._finished:
-                    raise self._failure("no learner is left", list(self._learners.values()))
+                if not self._sight.finished:
+                    raise self._failure("no learner is left", list(self._learners.children.values()))
 
     def finish(self) -> str:
         """Learners leave, the books are closed, the last weights are judged and exported; why not, if they are not."""
@@ -157,11 +154,12 @@ class _LocalRun:
         assert judge is not None
         if judge.state == "done":
             return ""
-        return str(self._failed(f"the last weights were not judged: the judge is {judge.state}", judge))
+        what = f"the last weights were not judged: the judge is {judge.state}"
+        return str(failure_of(judge, what, directory=self.directory, round=self._sight.round))
 
     def end(self) -> None:
         """Stop what still runs, learners first, and put the evaluations into the trace."""
-        stop([*self._learners.values(), *([self._judging.child] if self._judging.child else [])])
+        stop([*self._learners.children.values(), *([self._judging.child] if self._judging.child else [])])
         if any(self._syncers.children()):
             self._syncers.stop()
             self._write_processes()
@@ -169,54 +167,12 @@ class _LocalRun:
 
     # ── mending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _strike_if_due(self) -> None:
-        strike = self._strike
-        if strike is not None and self._sight.round >= strike.round:
-            self._strike = None
-            self._learners[strike.learner].process.kill()
-
     def _mend(self) -> None:
         """See who has died, and start again whose time has come. Raises when the syncer is dead for good."""
-        self._mend_syncers()
-        for name, child in list(self._learners.items()):
-            if child.running and self._sight.is_live(name):
-                self._revival.took_part(name)
-                self._parts.pop(name, None)
-            if self._revival.newly_dead(child):
-                self._ask()
-                # One that has left had nothing to come back to, and a finished run takes no learner in any more.
-                if child.process.returncode not in LEFT_IN_ORDER and not self._finished:
-                    self._revival.mourn(name, child, name)
-            if self._revival.is_due(name) and not self._finished:
-                self._revival.make_way(name, child)
-                self._start_learner(name)
-
-    def _mend_syncers(self) -> None:
-        syncers, revival = self._syncers, self._revival
-        for seat in syncers.seats:
-            if seat.child is None:
-                continue
-            if seat.running and (seat.waits or seat.served):
-                revival.took_part(seat)
-            if revival.newly_dead(seat.child):
-                heir = (
-                    ""
-                    if not syncers.running
-                    else "the syncer goes on"
-                    if seat.role == STANDBY
-                    else "a standby is there"
-                )
-                revival.mourn(seat, seat.child, seat.role, heir=heir)
-            # A finished run needs one that serves its weights, and nobody who waits.
-            if revival.is_due(seat) and not (self._finished and syncers.running):
-                revival.make_way(seat, seat.child)
-                syncers.start_again(seat)
-                revival.started(seat)
-        if any(syncers.children()) and not syncers.running and not any(map(revival.hopes_for, syncers.seats)):
-            seat = syncers.first
-            assert seat.child is not None
-            because = f" ({why})" if (why := revival.given_up(seat)) else ""
-            raise self._failure(f"the syncer is {seat.child.state}{because}", list(syncers.children()))
+        self._syncers.mend(self._revival, finished=self._sight.finished)
+        if what := self._syncers.lost(self._revival):
+            raise self._failure(what, list(self._syncers.children()))
+        self._learners.mend(self._sight, self._ask)
 
     # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -243,7 +199,7 @@ class _LocalRun:
 
     def _write_processes(self) -> None:
         revival, first, other = self._revival, self._syncers.first, self._syncers.other
-        learners = {name: revival.described(name, child) for name, child in self._learners.items()}
+        learners = {name: revival.described(name, child) for name, child in self._learners.children.items()}
         syncer = {SYNCER: revival.described(first, first.child)} if first.child is not None else {}
         self._sight.processes = {**syncer, **learners}
         if other is not None and other.child is not None:
@@ -251,24 +207,8 @@ class _LocalRun:
         self._file.write(self._sight)
 
     @property
-    def _finished(self) -> bool:
-        return self._sight.phase == "finished"
-
-    @property
     def _riding(self) -> bool:
-        """Somebody rides, or is about to again."""
-        hopeful = not self._finished and any(map(self._revival.hopes_for, self._learners))
-        return hopeful or any(child.running for child in self._learners.values())
-
-    # ── failing ──────────────────────────────────────────────────────────────────────────────────────────────────
+        return self._learners.riding(self._sight)
 
     def _failure(self, what: str, guilty: Sequence[Child]) -> GruppettoError:
-        """The error of children that ended: their own last line, as a mistake to mend if they call it one."""
-        first = next((child for child in guilty if child.process.returncode == UserError.exit_code), guilty[0])
-        if first.process.returncode == UserError.exit_code:
-            return UserError(last_words(first).removeprefix("gruppetto: "))
-        return self._failed(what, first)
-
-    def _failed(self, what: str, child: Child) -> RunFailed:
-        said = last_words(child).removeprefix("gruppetto: ")
-        return RunFailed(f"{self.directory}: {what} at round {self._sight.round}: {said} (see {child.log})")
+        return failure(guilty, what, directory=self.directory, round=self._sight.round)

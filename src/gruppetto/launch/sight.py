@@ -33,6 +33,11 @@ class Sight:
         return "" if self.status is None else str(self.status["phase"])
 
     @property
+    def finished(self) -> bool:
+        """The last round is closed."""
+        return self.phase == "finished"
+
+    @property
     def round(self) -> int:
         return 0 if self.status is None else int(self.status["round"])
 

@@ -18,6 +18,7 @@ from gruppetto.config import RunConfig
 from gruppetto.errors import AddressError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby, read_token
 from gruppetto.launch.children import Child, start, stop
+from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.runtime.authority import Authority
 from gruppetto.runtime.setting import host_and_port
@@ -96,9 +97,28 @@ class Syncers:
         for seat in self.seats:
             self._start(seat, waits=seat.name == STANDBY)
 
-    def start_again(self, seat: Seat) -> None:
-        """In the place of one that has died."""
-        self._start(seat, waits=len(self.seats) > 1 and Authority(self.state).newest() > 0)
+    def mend(self, revival: Revival, *, finished: bool) -> None:
+        """See who has died, and put another process into the seat whose time has come. A ``finished`` run needs one
+        that serves its weights, and nobody who waits."""
+        for seat in self.seats:
+            if seat.child is None:
+                continue
+            if seat.running and (seat.waits or seat.served):
+                revival.took_part(seat)
+            if revival.newly_dead(seat.child):
+                revival.mourn(seat, seat.child, seat.role, heir=self._without(seat))
+            if revival.is_due(seat) and not (finished and self.running):
+                revival.make_way(seat, seat.child)
+                self._start(seat, waits=len(self.seats) > 1 and Authority(self.state).newest() > 0)
+                revival.started(seat)
+
+    def lost(self, revival: Revival) -> str:
+        """What is to be said when all are dead for good; "" while there is hope."""
+        seat = self.first
+        if seat.child is None or self.running or any(map(revival.hopes_for, self.seats)):
+            return ""
+        because = f" ({why})" if (why := revival.given_up(seat)) else ""
+        return f"the syncer is {seat.child.state}{because}"
 
     def ask(self) -> dict[str, Any] | None:
         """How the run stands, from whoever is in charge; None while nobody answers: busy, or dead, which its exit code
@@ -136,6 +156,12 @@ class Syncers:
         command = self._routes.command(SYNCER, [*verb, "--follow-parent"])
         seat.child = start(seat.name, command, self._directory / f"{seat.name}.log", threads=1)
         seat.waits = seat.served = False
+
+    def _without(self, dead: Seat) -> str:
+        """How the run does without it; "" if it cannot."""
+        if not self.running:
+            return ""
+        return "the syncer goes on" if dead.role == STANDBY else "a standby is there"
 
     def _seat(self, name: str, host: str, port: int) -> Seat:
         shown = f"[{host}]" if ":" in host else host
