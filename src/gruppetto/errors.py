@@ -14,11 +14,14 @@
     ├── ConnectionLost        the link is down; retried by itself unless asked otherwise
     ├── SteppedDown           another syncer has the authority over the run              (exit 3)
     └── RunFailed             a run stopped before its end                              (exit 1)
+        └── Stopped           ... because a signal asked for it              (exit 128 + signal)
 
 Our own mistakes are assertions, never one of these.
 """
 
 from __future__ import annotations
+
+import signal
 
 __all__ = [
     "AddressError",
@@ -32,6 +35,7 @@ __all__ = [
     "SettingError",
     "StateError",
     "SteppedDown",
+    "Stopped",
     "UserError",
 ]
 
@@ -107,3 +111,16 @@ class SteppedDown(GruppettoError):
 
 class RunFailed(GruppettoError):
     """A run stopped before its end."""
+
+
+class Stopped(RunFailed):
+    """A signal asked for an end, and all is put away: the exit code is 130 after SIGINT and 143 after SIGTERM.
+
+    >>> stopped = Stopped(signal.SIGTERM, where="runs/a", more=" at round 3")
+    >>> print(stopped, stopped.exit_code)
+    runs/a: stopped by SIGTERM at round 3 143
+    """
+
+    def __init__(self, number: int, *, where: str = "", more: str = "") -> None:
+        super().__init__(f"{where + ': ' if where else ''}stopped by {signal.Signals(number).name}{more}")
+        self.exit_code = 128 + number

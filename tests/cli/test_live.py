@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gruppetto.cli.live import LiveView, _state
-from gruppetto.launch.local import Sight
+from gruppetto.launch.sight import Sight
 from gruppetto.protocol import ProtocolSetting, SyncerCore
 from gruppetto.protocol.messages import Hello
 from gruppetto.protocol.units import LearnerId

@@ -63,6 +63,7 @@ CHANGED: dict[str, object] = {
     "syncer.allow_plaintext": True,
     "launch.restart": False,
     "launch.max_restarts": 3,
+    "launch.standby": True,
     "syncer.lease_s": 3.0,
     "syncer.snapshots_kept": 5,
     "train.batch_size": 4,

@@ -16,7 +16,8 @@ import pytest
 from gruppetto.config import load_run
 from gruppetto.errors import RunFailed
 from gruppetto.launch.children import Child, start
-from gruppetto.launch.local import MAX_JUDGES, _LocalRun
+from gruppetto.launch.judging import MAX_JUDGES
+from gruppetto.launch.local import _LocalRun
 from gruppetto.launch.strike import Strike
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.trace.log import Record, TraceWriter, read_trace
@@ -43,12 +44,14 @@ def run(tmp_path: Path) -> Iterator[_LocalRun]:
     local = _LocalRun(config, tmp_path, cache=tmp_path, clock=ManualClock(), show=lambda _: None)
     with HTTPServer(("127.0.0.1", 0), Status) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        local._syncer = start("syncer", ["-c", "import os; os.read(0, 1)"], tmp_path / "syncer.log", threads=1)
-        local._judge = start("judge", ["-c", "import os; os.read(0, 1)"], tmp_path / "judge.log", threads=1)
-        local._learners["a"] = start("a", ["-c", ""], tmp_path / "a.log", threads=1)
-        local._learners["a"].process.wait()
+        local._syncers.seats[0].child = syncer = start(
+            "syncer", ["-c", "import os; os.read(0, 1)"], tmp_path / "syncer.log", threads=1
+        )
+        local._judging.child = start("judge", ["-c", "import os; os.read(0, 1)"], tmp_path / "judge.log", threads=1)
+        local._learners.children["a"] = start("a", ["-c", ""], tmp_path / "a.log", threads=1)
+        local._learners.children["a"].process.wait()
         (tmp_path / "syncer").mkdir()
-        endpoint = {"url": f"http://127.0.0.1:{server.server_port}", "pid": local._syncer.process.pid}
+        endpoint = {"url": f"http://127.0.0.1:{server.server_port}", "pid": syncer.process.pid}
         (tmp_path / "syncer" / "endpoint.json").write_text(json.dumps(endpoint), encoding="utf-8")
         yield local
         local.end()
@@ -59,7 +62,7 @@ def test_a_run_that_finished_while_nobody_looked_has_not_failed(run: _LocalRun) 
     # The newest status is from before the pause; all learners have left meanwhile.
     Status.phases = ["open", "finished"]
     run.ride()
-    assert run._phase == "finished"
+    assert run._sight.phase == "finished"
 
 
 def test_a_run_without_learners_has_failed(run: _LocalRun) -> None:
@@ -73,16 +76,17 @@ def test_a_judge_that_dies_is_replaced_but_not_for_ever(run: _LocalRun, monkeypa
 
     def call() -> None:
         called.append(1)
-        run._judges += 1
-        run._judge = start("judge", ["-c", "raise SystemExit('no memory')"], run.directory / "judge.log", threads=1)
-        run._judge.process.wait()
+        judging.calls += 1
+        judging.child = start("judge", ["-c", "raise SystemExit('no memory')"], run.directory / "judge.log", threads=1)
+        judging.child.process.wait()
 
-    monkeypatch.setattr(run, "_call_judge", call)
+    judging = run._judging
+    monkeypatch.setattr(judging, "call", call)
     Status.phases = ["finished"]
-    assert run._judge is not None
-    run._judge.process.kill()
-    run._judge.process.wait()
-    run._judges = 1
+    assert judging.child is not None
+    judging.child.process.kill()
+    judging.child.process.wait()
+    judging.calls = 1
     # The run has reached its end, and is said to have; its weights were not judged, which is said too.
     assert "the last weights were not judged: the judge is failed (exit 1) at round 3: no memory" in run.finish()
     assert len(called) == MAX_JUDGES - 1
@@ -97,10 +101,10 @@ def revive(run: _LocalRun, monkeypatch: pytest.MonkeyPatch, code: str) -> list[s
 
     def begin(name: str) -> None:
         lives.append(name)
-        run._learners[name] = start(name, ["-c", code], run.directory / f"{name}.log", threads=1)
-        run._learners[name].process.wait()
+        run._learners.children[name] = start(name, ["-c", code], run.directory / f"{name}.log", threads=1)
+        run._learners.children[name].process.wait()
 
-    monkeypatch.setattr(run, "_start_learner", begin)
+    monkeypatch.setattr(run._learners, "begin", begin)
     begin("b")
     return lives
 
@@ -120,7 +124,7 @@ def test_a_learner_that_dies_is_started_again_after_a_pause(run: _LocalRun, monk
     pass_time(run, 0.0)
     run._write_processes()
     assert run._sight.processes["b"]["state"] == "restarting in 1 s"
-    assert run._riding
+    assert run._learners.riding(run._sight)
     pass_time(run, 0.4)
     assert lives == ["b"]
     pass_time(run, 0.1)
@@ -138,7 +142,7 @@ def test_one_that_never_takes_part_is_given_up(
             pass_time(run, 60.0)
     assert len(lives) == run.config.launch.max_restarts
     assert "b died (exit 1): it died 5 times without having taken part" in caplog.text
-    assert not run._riding
+    assert not run._learners.riding(run._sight)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_who_makes_a_mistake_has_left_or_is_late_is_not_started(
     lives = revive(run, monkeypatch, code)
     for _ in range(3):
         pass_time(run, 60.0)
-    assert lives == ["b"] and not run._riding
+    assert lives == ["b"] and not run._learners.riding(run._sight)
 
 
 def test_a_syncer_is_started_again_where_it_listened(run: _LocalRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,26 +169,25 @@ def test_a_syncer_is_started_again_where_it_listened(run: _LocalRun, monkeypatch
         commands.append(command)
         return start(name, ["-c", "import os; os.read(0, 1)"], log, threads=threads)
 
-    monkeypatch.setattr("gruppetto.launch.local.start", begin)
-    assert run._syncer is not None
-    run._syncer.process.kill()
-    run._syncer.process.wait()
+    monkeypatch.setattr("gruppetto.launch.syncers.start", begin)
+    (syncer,) = run._syncers.children()
+    syncer.process.kill()
+    syncer.process.wait()
     pass_time(run, 0.0)
-    run._check_syncer()
     pass_time(run, 0.5)
     (command,) = commands
     assert command[command.index("--listen") + 1] == endpoint["url"].removeprefix("http://")
-    assert run._syncer.running
+    assert "--standby" not in command
+    assert run._syncers.running
 
 
 def test_without_restarts_a_dead_syncer_ends_the_run(tmp_path: Path) -> None:
     config = load_run(overrides={"run.num_learners": 1, "launch.restart": False})
     run = _LocalRun(config, tmp_path, cache=tmp_path, clock=ManualClock(), show=lambda _: None)
-    run._syncer = start("syncer", ["-c", KILLED], tmp_path / "syncer.log", threads=1)
-    run._syncer.process.wait()
-    run._mend()
+    run._syncers.seats[0].child = syncer = start("syncer", ["-c", KILLED], tmp_path / "syncer.log", threads=1)
+    syncer.process.wait()
     with pytest.raises(RunFailed, match=r"the syncer is killed \(SIGKILL\) at round 0"):
-        run._check_syncer()
+        run._mend()
     run.end()
 
 
@@ -200,16 +203,16 @@ def test_deaths_end_in_the_trace(run: _LocalRun, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_strike_comes_once_from_outside(run: _LocalRun) -> None:
-    run._learners["b"] = start("b", ["-c", "import os; os.read(0, 1)"], run.directory / "b.log", threads=1)
-    run._strike = Strike(learner="b", round=3)
-    run._strike_if_due()
-    assert run._learners["b"].running  # round 3 is not known yet
+    run._learners.children["b"] = start("b", ["-c", "import os; os.read(0, 1)"], run.directory / "b.log", threads=1)
+    run._learners.strike = Strike(learner="b", round=3)
+    run._learners.strike_if_due(run._sight.round)
+    assert run._learners.children["b"].running  # round 3 is not known yet
     Status.phases = ["open"]
     run._ask()
-    run._strike_if_due()
-    run._learners["b"].process.wait()
-    assert run._learners["b"].state == "killed (SIGKILL)"
-    assert run._strike is None
+    run._learners.strike_if_due(run._sight.round)
+    run._learners.children["b"].process.wait()
+    assert run._learners.children["b"].state == "killed (SIGKILL)"
+    assert run._learners.strike is None
 
 
 # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -21,7 +21,7 @@ class Sayings:
         code = f"import sys; open(sys.argv[1], 'a').write(' '.join(sys.argv[2:]) + chr(10)); {self._then}"
         return ["-c", code, str(self._directory / f"{name}.called"), *verb]
 
-    def syncer_for(self, learner: str, state: Path) -> str:
+    def syncer_for(self, learner: str, syncer: str) -> str:
         return f"http://detour-of-{learner}"
 
     def of(self, name: str) -> list[str]:
@@ -32,11 +32,10 @@ def test_the_launcher_asks_for_every_command(tmp_path: Path) -> None:
     config = load_run(overrides={"run.num_learners": 2})
     routes = Sayings(tmp_path)
     run = _LocalRun(config, tmp_path, cache=tmp_path, clock=ManualClock(), show=lambda _: None, routes=routes)
-    run._start_syncer()
+    run._syncers.start()
     for entry in config.learners:
-        run._start_learner(entry.name)
-    assert run._syncer is not None
-    for child in (run._syncer, *run._learners.values()):
+        run._learners.begin(entry.name)
+    for child in (*run._syncers.children(), *run._learners.children.values()):
         child.process.wait()
     assert routes.of("syncer")[0].startswith(f"syncer {tmp_path}/run.toml --state {tmp_path}/syncer --trace")
     (called,) = routes.of("learner-1")
@@ -46,4 +45,4 @@ def test_the_launcher_asks_for_every_command(tmp_path: Path) -> None:
 
 def test_plain_routes_are_the_command_line_and_the_state_directory() -> None:
     assert PlainRoutes().command("anna", ["learner", "x"]) == ["-m", "gruppetto", "learner", "x"]
-    assert PlainRoutes().syncer_for("anna", Path("state")) == "state"
+    assert PlainRoutes().syncer_for("anna", "state") == "state"

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
 PLAN = """
 [chaos]
 seed = 5
+standby = true
 
 [run]
 rounds = 200
@@ -50,8 +51,9 @@ FAULTS = (
     {"at_s": 6, "kind": "nan", "who": "ben", "lasts_s": 4},
     {"at_s": 12, "kind": "stop", "who": "clara", "lasts_s": 6},
     {"at_s": 16, "kind": "cut", "who": "ben"},
-    {"at_s": 20, "kind": "kill", "who": "syncer"},
-    {"at_s": 28, "kind": "half-open", "who": "clara"},
+    {"at_s": 20, "kind": "takeover"},
+    {"at_s": 26, "kind": "half-open", "who": "clara"},
+    {"at_s": 32, "kind": "takeover"},
 )
 
 
@@ -69,15 +71,21 @@ def test_a_disturbed_run_keeps_its_invariants(tmp_path: Path) -> None:
     verdict = json.loads(ran.stdout)
     checks = {check["name"]: check for check in verdict["checks"]}
     assert verdict["passed"]
-    assert checks["nothing-merged-is-lost"]["figures"] == {"rounds": 200, "syncer_lives": 2, "wrong": []}
+    assert checks["nothing-merged-is-lost"]["figures"] == {"rounds": 200, "syncer_lives": 3, "wrong": []}
     assert checks["ledger-balances"]["figures"]["tokens"]["lost"] > 0
     assert checks["never-stands-still"]["figures"]["uptime"] >= 0.999
     assert checks["rejections-are-explained"]["figures"]["rejected"]["not-finite"] > 0
     assert checks["learner-recovery"]["figures"]["recoveries"] == 1
-    assert checks["syncer-recovery"]["figures"]["kills"] == 1
+    # The second time by one that was started in the place of the first, while the run went on.
+    assert checks["standby-takes-over"]["figures"] == {"takeovers": 2, "wrong": []}
+    assert (checks["syncer-recovery"]["figures"]["kills"], checks["syncer-recovery"]["figures"]["takeovers"]) == (2, 2)
+    assert checks["heartbeats"]["figures"]["sent"] > 60
     # Killed, stopped, cut, and half-open: each was noticed.
     assert checks["no-false-deaths"]["figures"]["away"] >= 4
     report = json.loads((run / "report.json").read_bytes())
+    assert [death["process"] for death in report["deaths"]] == ["anna", "syncer", "syncer"]
+    processes = json.loads((run / "processes.json").read_bytes())
+    assert processes["syncer"]["restarts"] + processes["standby"]["restarts"] == 2
     assert report["verdict"] == json.loads((run / "verdict.json").read_bytes())
     # Steps of a few milliseconds are padded.
     assert all(each["step_s"] > 0.18 for each in report["learners"].values())

@@ -21,7 +21,7 @@ def test_sigterm_loses_nothing(rig: Make) -> None:
     r.until_merged("a")
     leaver.send_signal(signal.SIGTERM)
     code, _ = r.ended(leaver)
-    assert code == 0
+    assert code == 143
     assert r.of("a")["state"] == "left"
     r.until(lambda: r.status()["fragment_tokens"]["promised"] == 0)
     books = r.status()["fragment_tokens"]
@@ -38,7 +38,7 @@ def test_the_notice_says_in_one_line_what_was_given(rig: Make) -> None:
     r.until_merged("a")
     leaver.send_signal(signal.SIGTERM)
     _, said = leaver.communicate()
-    assert leaver.returncode == 0
+    assert leaver.returncode == 143
     (line,) = [line for line in said.splitlines() if "left on notice" in line]
     assert "fragment-tokens" in line and line.endswith(" discarded")
 

@@ -113,6 +113,22 @@ def test_a_header_comes_first_and_again_after_a_restart(tmp_path: Path) -> None:
     assert [line.line for line in lines] == [1, 2, 3, 4]
 
 
+def test_what_a_writer_that_was_taken_over_from_still_writes_goes_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with TraceWriter(path, {"life": 1}) as hanging:
+        hanging.note(0.0, "judge", "evaluation", loss=3.0)
+        hanging.flush()
+        hanging.note(0.1, "judge", "evaluation", loss=2.5)
+        with TraceWriter(path, {"life": 2}, over=True) as heir:
+            heir.note(0.0, "judge", "evaluation", loss=2.0)
+            hanging.note(9.0, "judge", "evaluation", loss=1.0)
+            hanging.flush()
+            heir.note(1.0, "judge", "evaluation", loss=1.5)
+    lines = list(read_trace(path))
+    assert [line.data.get("life") or line.data["loss"] for line in lines] == [1, 3.0, 2, 2.0, 1.5]
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
 def test_a_torn_last_line_is_passed_over_and_cut_off_by_the_next_writer(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with TraceWriter(path, {}) as trace:

@@ -126,6 +126,7 @@ def test_a_newcomer_and_what_it_says_of_its_state(make_world: Callable[..., Any]
     world.join("c")
     account = {"source": "peer", "donor": "a", "seconds": 0.2, "payload_bytes": 640, "text": ""}
     world.trace.note(world.now, "c", "recovery", **account)
+    world.trace.note(world.now, "syncer", "recovery", found=[], unseen=1, damaged=[])  # another thing by that name
     world.run(2)
     world.tell("syncer", LinkLost(learner=LearnerId("c"), incarnation=world.learners["c"].incarnation))
     world.learn("c", LinkDown())

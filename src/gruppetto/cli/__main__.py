@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from gruppetto.cli.parent import Terminated, sigterm_ends_in_order
 from gruppetto.errors import GruppettoError, UserError
 
 __all__ = ["VERBS", "main"]
@@ -26,7 +27,8 @@ VERBS = {
     "replay": "put a recorded run through a fresh core, and compare the decisions",
     "version": "which version this is",
 }
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+"""After SIGINT and SIGTERM, and a clean end: 128 and the number of the signal, as shells have it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [argument for argument in given if argument != "--debug"]
     try:
         _check_text(given)
-        return _run(given)
+        with sigterm_ends_in_order():
+            return _run(given)
     except GruppettoError as error:
         if debug:
             raise
@@ -45,8 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        print("gruppetto: interrupted", file=sys.stderr)
+        print("gruppetto: stopped by SIGINT", file=sys.stderr)
         return INTERRUPTED
+    except Terminated:
+        if debug:
+            raise
+        print("gruppetto: stopped by SIGTERM", file=sys.stderr)
+        return TERMINATED
     except BrokenPipeError:
         # Whoever read our output has had enough; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,7 +98,8 @@ def _help() -> str:
         "usage: gruppetto VERB [options]\n\n"
         "Decoupled DiLoCo: many independent learners train one model and never wait for each other.\n\n"
         f"{verbs}\n\n"
-        "gruppetto VERB --help says more. --debug, after any verb, shows where an error comes from."
+        "gruppetto VERB --help says more. --debug, after any verb, shows where an error comes from.\n"
+        "Exit codes: 0 done, 1 failed, 2 something for you to mend, 130 and 143 stopped by SIGINT and SIGTERM."
     )
 
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from gruppetto.chaos.real.check import Verdict
-from gruppetto.chaos.real.conductor import Conductor
-from gruppetto.chaos.real.evidence import gather
 from gruppetto.chaos.real.machine import impossible_here
 from gruppetto.chaos.real.plan import LivePlan
 from gruppetto.chaos.real.reading import read_live_plan
-from gruppetto.chaos.real.verdict import judge
+from gruppetto.chaos.real.seeds import as_table, spread
+from gruppetto.cli.chaos_run import disturb
 from gruppetto.cli.flags import exactly_one, overrides_of, print_json, read_flags
-from gruppetto.cli.train import check_data, needed_by, ride_and_report
-from gruppetto.errors import DataError, RunFailed, SettingError
-from gruppetto.launch.place import holds_run, run_directory
-from gruppetto.report.rundir import RIVALS, VERDICT, write_report
-from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.cli.train import check_data, needed_by
+from gruppetto.errors import DataError, SettingError, Stopped
+from gruppetto.launch.place import SEEDS, holds_run, run_directory
 
 __all__ = ["main"]
 
@@ -44,6 +41,8 @@ class Flags:
     """Delete the run that is in RUNDIR."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUNDIR")] = ()
     """Runs without faults to hold the last loss against; may be given several times."""
+    seeds: Annotated[tuple[tuple[int, ...], ...], tyro.conf.arg(metavar="S [S ...]")] = ()
+    """One whole run for each seed, after the plan's name: its own faults, weights, data and run without faults."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
     """Change one setting of the run; may be given several times."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
@@ -56,37 +55,91 @@ class Flags:
 
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "chaos")
-    file = Path(exactly_one(flags.plan, "PLAN.toml", "chaos"))
-    plan = _possible(read_live_plan(file, overrides=overrides_of(flags.set, {})))
+    file, overrides = Path(exactly_one(flags.plan, "PLAN.toml", "chaos")), overrides_of(flags.set, {})
+    seeds = _seeds(flags)
+    if seeds:
+        plans = {seed: _possible(read_live_plan(file, overrides=overrides, seed=seed)) for seed in seeds}
+    else:
+        plan = _possible(read_live_plan(file, overrides=overrides))
+        plans = {plan.chaos.seed: plan}
     if flags.dry:
-        if flags.json:
-            print_json({"plan": str(file), **plan.as_json()})
-        else:
-            print(plan)
+        _say(file, plans, json=flags.json, several=bool(seeds))
         return 0
-    print(plan, file=sys.stderr)
     compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
     for other in compare:
         if not holds_run(other):
             raise DataError("holds no run", where=f"--compare {other}", fix="name the directory of a run")
-    keep = [file, cache, *compare, *needed_by(plan.run)]
-    with run_directory(
-        flags.out, "chaos", overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(plan.run, cache)
-    ) as directory:
-        broken = _ride(plan, directory, cache)
-        calm = [*compare, *([] if broken else _without_faults(plan, directory, cache))]
-        try:
-            verdict = _conclude(plan, directory, calm)
-        except DataError as nothing:
-            # It did not come so far that there is something to judge: what stopped it says more.
-            raise broken or nothing from nothing
+    keep = [file, cache, *compare, *(path for plan in plans.values() for path in needed_by(plan.run))]
+
+    def check() -> None:
+        for plan in plans.values():
+            check_data(plan.run, cache)
+
+    with run_directory(flags.out, "chaos", overwrite=flags.overwrite, keep=keep, ready=check) as directory:
+        if seeds:
+            return _run_seeds(plans, directory, cache=cache, compare=compare, json=flags.json)
+        (plan,) = plans.values()
+        print(plan, file=sys.stderr)
+        run = disturb(plan, directory, cache=cache, compare=compare)
         if flags.json:
-            print_json({"directory": str(directory), **verdict.as_json()})
+            print_json({"directory": str(directory), **run.verdict.as_json()})
         else:
-            print(f"{verdict}\n{directory}")
-    if broken is not None:
-        raise broken
-    return 0 if verdict.passed else 1
+            print(f"{run.verdict}\n{directory}")
+    if run.broken is not None:
+        raise run.broken
+    return 0 if run.verdict.passed else 1
+
+
+def _run_seeds(
+    plans: Mapping[int, LivePlan], directory: Path, *, cache: Path, compare: Sequence[Path], json: bool
+) -> int:
+    """One run after the other; what is known so far is in seeds.json, also when somebody stops it."""
+    verdicts: dict[int, Verdict] = {}
+    file = directory / SEEDS
+    file.write_text("{}\n", encoding="utf-8")  # from now on this is a directory that --overwrite may clear
+    for seed, plan in plans.items():
+        print(f"seed {seed}:\n{plan}", file=sys.stderr)
+        with run_directory(str(directory / f"seed-{seed}"), "chaos", overwrite=False) as place:
+            run = disturb(plan, place, cache=cache, compare=compare)
+        if isinstance(run.broken, Stopped):
+            raise run.broken
+        verdicts[seed] = run.verdict
+        print(f"seed {seed}:\n{run.verdict}", file=sys.stderr)
+        file.write_text(dumps(_as_json(directory, verdicts), indent=2) + "\n", encoding="utf-8")
+    if json:
+        print_json(_as_json(directory, verdicts))
+    else:
+        print(f"{as_table(verdicts)}\n{directory}")
+    return 0 if all(verdict.passed for verdict in verdicts.values()) else 1
+
+
+def _as_json(directory: Path, verdicts: Mapping[int, Verdict]) -> dict[str, Any]:
+    return {
+        "directory": str(directory),
+        "passed": all(verdict.passed for verdict in verdicts.values()),
+        "seeds": {str(seed): verdict.as_json() for seed, verdict in verdicts.items()},
+        "figures": {name: figure.as_json() for name, figure in spread(verdicts).items()},
+    }
+
+
+def _seeds(flags: Flags) -> list[int]:
+    seeds = [seed for given in flags.seeds for seed in given]
+    for seed in seeds:
+        if seeds.count(seed) > 1 or seed < 0:
+            raise SettingError(f"holds {seed}", where="--seeds", fix="name each seed once, 0 or more")
+    return seeds
+
+
+def _say(file: Path, plans: Mapping[int, LivePlan], *, json: bool, several: bool) -> None:
+    """What would be done."""
+    if json and several:
+        print_json({"plan": str(file), "seeds": {str(seed): plan.as_json() for seed, plan in plans.items()}})
+        return
+    for seed, plan in plans.items():
+        if json:
+            print_json({"plan": str(file), **plan.as_json()})
+        else:
+            print(f"seed {seed}:\n{plan}" if several else plan)
 
 
 def _possible(plan: LivePlan) -> LivePlan:
@@ -98,72 +151,9 @@ def _possible(plan: LivePlan) -> LivePlan:
         kind, reason = next(iter(why.items()))
         raise SettingError(
             f"no {kind} here: {reason}",
-            where="chaos.standby" if kind == "standby" else "fault.kind",
+            where="fault.kind",
             fix='leave it out, or say impossible = "skip" in [chaos]',
         )
     for kind, reason in why.items():
         print(f"no {kind} here, left out: {reason}", file=sys.stderr)
-    standby = plan.chaos.standby and not why.keys() & {"standby", "takeover"}
-    faults = tuple(fault for fault in plan.faults if fault.kind not in why)
-    return replace(plan, chaos=replace(plan.chaos, standby=standby), faults=faults)
-
-
-def _ride(plan: LivePlan, directory: Path, cache: Path) -> RunFailed | None:
-    """What stopped the run before its end. There is a verdict on it all the same."""
-    from gruppetto.cli.live import LiveView
-    from gruppetto.launch.local import Sight, run_local
-
-    conductor = Conductor(plan, directory)
-    with conductor.disk(), conductor, LiveView(str(directory), plan.run.rounds) as view:
-
-        def show(sight: Sight) -> None:
-            conductor.saw(sight.status)
-            view.show(sight)
-
-        try:
-            unjudged = run_local(
-                plan.run, directory, cache=cache, clock=MonotonicClock(), show=show, routes=conductor.routes
-            )
-        except RunFailed as broken:
-            return broken
-    if unjudged:
-        print(unjudged, file=sys.stderr)
-    return None
-
-
-def _without_faults(plan: LivePlan, directory: Path, cache: Path) -> list[Path]:
-    """The same run, undisturbed, once for each seed of ``[compare]``."""
-    calm = []
-    for seed in plan.compare.seeds:
-        place = directory / RIVALS / f"calm-{seed}"
-        place.mkdir(parents=True)
-        print(f"for comparison: without faults, seed {seed}", file=sys.stderr)
-        ride_and_report(replace(plan.run, train=plan.run.train.seeded(seed)), place, cache=cache)
-        calm.append(place)
-    return calm
-
-
-def _conclude(plan: LivePlan, directory: Path, calm: Sequence[Path]) -> Verdict:
-    names = [entry.name for entry in plan.run.learners]
-    seen = gather(directory, learners=names, liveness_s=plan.run.protocol.liveness_s)
-    losses = [loss for place in calm if (loss := _last_loss(place)) is not None]
-    verdict = judge(seen, plan.expect, compare=losses)
-    (directory / VERDICT).write_text(json.dumps(verdict.as_json(), indent=2) + "\n", encoding="utf-8")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        pass  # the report says that there are no figures
-    else:
-        from gruppetto.chaos.real.figure import draw_chaos
-        from gruppetto.report.figures import save
-
-        save(draw_chaos(seen), directory / "figures", "chaos")
-    write_report(directory, [place for place in calm if not place.is_relative_to(directory)])
-    return verdict
-
-
-def _last_loss(directory: Path) -> float | None:
-    report = directory / "report.json"
-    figures = json.loads(report.read_bytes()) if report.exists() else write_report(directory).figures
-    loss = figures["eval"]["loss"]
-    return None if loss is None else float(loss)
+    return replace(plan, faults=tuple(fault for fault in plan.faults if fault.kind not in why))

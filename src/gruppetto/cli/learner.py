@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, read_flags
-from gruppetto.cli.parent import end_with_parent, leave_on_sigterm
-from gruppetto.errors import AddressError, UserError
+from gruppetto.cli.parent import end_with_parent
+from gruppetto.errors import AddressError, Stopped, UserError
 
 __all__ = ["main"]
 
@@ -56,7 +57,6 @@ def main(arguments: Sequence[str]) -> int:
         if not getattr(flags, name):
             raise UserError(f"--{name} is missing", where="gruppetto learner", fix="give it")
     log_to_stderr()
-    leave_on_sigterm()
     if flags.follow_parent:
         end_with_parent()
     from gruppetto.config import LearnerEntry, load_run
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     from gruppetto.launch.reference import ride
     from gruppetto.runtime.clock import MonotonicClock
 
-    ride(
+    arrived = ride(
         config,
         entry,
         syncer=_address(flags.syncer),
@@ -86,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
         parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
         part=part,
     )
+    if not arrived:
+        raise Stopped(signal.SIGTERM, more=f"; {flags.name} has left the run")
     return 0
 
 

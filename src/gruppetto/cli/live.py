@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gruppetto.cli.status import gate_lines
-from gruppetto.launch.local import Sight
+from gruppetto.cli.status import gate_lines, standby_lines
+from gruppetto.launch.sight import Sight
 from gruppetto.protocol.grace import ema
 from gruppetto.report.story import as_bytes, as_duration
 
@@ -72,6 +72,7 @@ class LiveView:
             Text(self._counts(sight, status)),
             _learners(sight, status),
             *(Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in gate_lines(status)),
+            *(Text(line, style="dim") for line in standby_lines(sight.standby)),
             Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),
             *(Text(f"! {alarm['text']}", style="red") for alarm in status["alarms"][-2:]),
         )
@@ -102,7 +103,8 @@ class LiveView:
         states = [f"{name} {_state(sight, name, each)} {each['clock']}" for name, each in status["learners"].items()]
         who = f" · {', '.join(states)}" if states else ""
         gate = "".join(f" · {line}" for line in gate_lines(status))
-        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{gate}"
+        standby = "".join(f" · {line}" for line in standby_lines(sight.standby))
+        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{standby}{gate}"
 
 
 class _Pace:

@@ -16,7 +16,7 @@ from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoE
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
 from gruppetto.trace.log import Record, read_trace
 
-__all__ = ["gate_lines", "main", "status_of_directory"]
+__all__ = ["gate_lines", "main", "standby_lines", "status_of_directory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,8 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
         return _status_of_ended(_with_last_seen(report, directory / "trace.jsonl"), learners, ended=bool(report))
+    if "standby" in processes:
+        status["standby"] = processes["standby"]
     for name, process in learners.items():
         known = status["learners"].setdefault(name, dict(NOT_KNOWN_YET))
         known["pid"] = process["pid"]
@@ -160,7 +162,7 @@ def _text(status: dict[str, Any]) -> str:
             f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
             f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
         )
-    lines += [f"  {line}" for line in gate_lines(status)]
+    lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]
     lines += [
         f"  > {back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "
         f"(found in {back['seconds']:.1f} s)"
@@ -175,3 +177,15 @@ def gate_lines(status: Mapping[str, Any]) -> list[str]:
     """What the gate did not take as it was, by reason, in one line each; none where there is nothing to say."""
     said = (("not merged", status.get("rejected")), ("merged for less", status.get("clipped")))
     return [f"{what}: {', '.join(f'{n} {why}' for why, n in counts.items())}" for what, counts in said if counts]
+
+
+def standby_lines(standby: Mapping[str, Any] | None) -> list[str]:
+    """How the syncer in waiting is, in one line; none in a run without one.
+
+    >>> standby_lines({"pid": 7, "state": "waiting", "restarts": 2})
+    ['standby waiting, 2 restarts']
+    """
+    if standby is None:
+        return []
+    count = standby["restarts"]
+    return [f"standby {standby['state']}{f', {count} restart' + 's' * (count > 1) if count else ''}"]

@@ -17,13 +17,14 @@ from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
-from gruppetto.errors import SettingError
+from gruppetto.errors import SettingError, Stopped
 from gruppetto.launch.ask import read_token
-from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.run_checkpoint import goes_on_from, install
 from gruppetto.runtime.serving import Endpoint, run_syncer
 from gruppetto.runtime.setting import DEFAULT_LISTEN, SyncerSetting
+from gruppetto.runtime.standby import Takeover
 from gruppetto.trace.log import TraceWriter
 
 __all__ = ["main"]
@@ -54,7 +55,7 @@ class Flags:
     allow_plaintext: bool = False
     """Listen without TLS or a token off this machine, knowingly."""
     standby: bool = False
-    """Wait until the syncer that uses the same state directory is gone, then take over. Name a trace of its own."""
+    """Wait until the syncer that uses the same state directory is gone, then take over, and go on with its trace."""
     exit_when_finished: bool = False
     """Stop after the last round instead of keeping the last weights on offer."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
@@ -92,17 +93,25 @@ def main(arguments: Sequence[str]) -> int:
         print(f"going on from checkpoint {manifest.mark}, round {manifest.round}", file=sys.stderr, flush=True)
     if flags.follow_parent:
         end_with_parent()
-    header = {"started_at": wall_time_s()}
+    header, clock = {"started_at": wall_time_s()}, MonotonicClock()
     if flags.standby:
         with ExitStack() as opened:
 
-            def open_trace() -> TraceWriter:
-                return opened.enter_context(TraceWriter(Path(flags.trace) if flags.trace else None, header))
+            def open_trace(takeover: Takeover) -> TraceWriter:
+                whole = {**header, "took_over_at": header["started_at"] + clock.now()}
+                path = Path(flags.trace) if flags.trace else None
+                return opened.enter_context(TraceWriter(path, whole, over=takeover.over))
 
-            run_syncer(config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace)
-        return 0
-    with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-        run_syncer(config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config))
+            number = run_syncer(
+                config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace
+            )
+    else:
+        with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
+            number = run_syncer(
+                config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config)
+            )
+    if number is not None:
+        raise Stopped(number)
     return 0
 
 

@@ -40,6 +40,8 @@ class Flags:
     """decoupled, single, data-parallel or diloco."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Begin with a named run (demo) instead of the defaults."""
+    standby: bool = False
+    """Keep a second syncer in waiting, which takes over when the first one dies."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
     """Change one setting; may be given several times."""
     out: Annotated[str | None, tyro.conf.arg(metavar="RUNDIR")] = None
@@ -64,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             "run.mode": flags.mode,
             "train.seed": flags.seed,
             "model.seed": flags.seed,
+            "launch.standby": "true" if flags.standby else None,
         },
     )
     file = at_most_one(flags.run, "RUN.toml", "train")

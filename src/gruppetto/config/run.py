@@ -170,6 +170,8 @@ class LaunchChoice:
     """Start it again, after 0.5 s, then after twice as long each time, up to 30 s; 15 s of life are a new start."""
     max_restarts: int = 5
     """A process that has died so often without ever having taken part is given up."""
+    standby: bool = False
+    """Keep a second syncer in waiting, which takes over at once when the first one dies; then another one waits."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_restarts <= MAX_RESTARTS:

@@ -16,9 +16,10 @@ from typing import Any
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.runtime.address import SyncerAddress
 
-__all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "read_token"]
+__all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "is_standby", "read_token"]
 
 TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 1.0
 ENDPOINT_FILE = "endpoint.json"
 MAX_STATUS_BYTES = 16 * 2**20
 
@@ -79,6 +80,16 @@ def fetch_model(url: str, *, token: str | None = None) -> GlobalModel | None:
     if not round.isdecimal():
         raise AddressError("does not answer like a syncer", where=url, fix="give the address of a gruppetto syncer")
     return GlobalModel(round=int(round), content=content)
+
+
+def is_standby(url: str) -> bool:
+    """Whether somebody waits there to take over. Whoever does not answer at once is not there yet."""
+    try:
+        with urllib.request.urlopen(SyncerAddress.parse(url).url("/healthz"), timeout=HEALTH_TIMEOUT_S) as reply:
+            said: bytes = reply.read(100)
+    except (OSError, http.client.HTTPException):
+        return False
+    return said.strip() == b"standby"
 
 
 def read_token(file: str | Path | None) -> str | None:

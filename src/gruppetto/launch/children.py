@@ -11,11 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Child", "last_words", "start", "stop"]
+__all__ = ["LEFT_IN_ORDER", "Child", "last_words", "start", "stop"]
 
 STOP_GRACE_S = 8.0
 """How long a child may take to leave after SIGTERM."""
 TAIL_BYTES = 4096
+STOPPED_BY = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+"""Exit codes of a verb that was told to stop, and has stopped in good order (:class:`gruppetto.errors.Stopped`)."""
+LEFT_IN_ORDER = frozenset({0, *STOPPED_BY})
+"""Exit codes of a process that has ended because it was to end."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,12 +36,14 @@ class Child:
 
     @property
     def state(self) -> str:
-        """``running``, ``done``, ``failed (exit 1)`` or ``killed (SIGKILL)``."""
+        """``running``, ``done``, ``stopped``, ``failed (exit 1)`` or ``killed (SIGKILL)``."""
         code = self.process.poll()
         if code is None:
             return "running"
         if code == 0:
             return "done"
+        if code in STOPPED_BY:
+            return "stopped"
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"killed ({signal.Signals(-code).name})"

@@ -12,8 +12,10 @@ from typing import BinaryIO
 from gruppetto.errors import DataError, StateError
 from gruppetto.trace.log import Record, is_trace, read_trace
 
-__all__ = ["clear", "has_begun", "held_directory", "holds_run", "run_directory"]
+__all__ = ["SEEDS", "clear", "has_begun", "held_directory", "holds_run", "run_directory"]
 
+SEEDS = "seeds.json"
+"""In a directory that holds several runs, one for each seed."""
 LOCK = ".lock"
 """Held by whoever runs something in the directory; a process that dies lets go of it, however it dies."""
 SYNCER_LOCK = "*/epochs/*"
@@ -72,7 +74,7 @@ def holds_run(directory: Path) -> bool:
     traced = (
         has("trace.jsonl") and (directory / "trace.jsonl").stat().st_size > 0 and is_trace(directory / "trace.jsonl")
     )
-    return traced or has("run.toml", "processes.json") or has("plan.json", "train.jsonl")
+    return traced or has(SEEDS) or has("run.toml", "processes.json") or has("plan.json", "train.jsonl")
 
 
 def has_begun(directory: Path) -> bool:

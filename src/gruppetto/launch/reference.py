@@ -44,13 +44,13 @@ def ride(
     parts: Path,
     checkpoints: Path | None = None,
     part: Path | None = None,
-) -> None:
+) -> bool:
     """Train as learner ``entry`` of a run until its last round. ``checkpoints``: where it saves its state now and then.
 
     The learning rate follows the newest round that the learner has seen, so that unequal learners anneal together; the
     data slot and its cursor are the syncer's to give. Parts of checkpoints of the whole run are written under
-    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. Raises what :class:`gruppetto.Learner`
-    raises.
+    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. False if it has
+    left on notice, and not at the end of the run. Raises what :class:`gruppetto.Learner` raises.
     """
     setting = config.train
     torch.set_num_threads(setting.threads)
@@ -112,3 +112,4 @@ def ride(
                 next_save = learner.round + every_rounds
             step_began = clock.now()
     log.info("left at round %d of %d", learner.round, rounds)
+    return learner.finished

@@ -6,7 +6,6 @@ The chaos verb does: its processes can be made worse, and its learners reach the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 __all__ = ["PlainRoutes", "Routes"]
@@ -19,8 +18,9 @@ class Routes(Protocol):
         """The arguments for Python that run ``gruppetto VERB`` as the process ``name``."""
         ...
 
-    def syncer_for(self, learner: str, state: Path) -> str:
-        """The syncer as this learner is told it: an address, or the state directory in which the syncer says it."""
+    def syncer_for(self, learner: str, syncer: str) -> str:
+        """The syncer as this learner is told it. ``syncer``: where it is without detours, its addresses with commas
+        between them, or the state directory in which it says its address."""
         ...
 
 
@@ -34,5 +34,5 @@ class PlainRoutes:
     def command(self, name: str, verb: Sequence[str]) -> list[str]:
         return ["-m", "gruppetto", *verb]
 
-    def syncer_for(self, learner: str, state: Path) -> str:
-        return str(state)
+    def syncer_for(self, learner: str, syncer: str) -> str:
+        return syncer

@@ -10,7 +10,7 @@ from gruppetto.trace.measures import Death, Measures
 
 __all__ = ["about_deaths", "deaths_of"]
 
-SYNCER = "syncer"
+SYNCER, STANDBY = "syncer", "standby"
 
 
 def deaths_of(found: Measures) -> list[dict[str, Any]]:
@@ -54,6 +54,8 @@ def about_deaths(report: Mapping[str, Any]) -> list[str]:
         back = death["merged_again_s"]
         if death["process"] == SYNCER:
             after = f"{back:.1f} s later it closed the next round" if back is not None else "it closed no round after"
+        elif death["process"] == STANDBY:
+            after = "no round was in need of it"
         else:
             after = f"{back:.1f} s later its work was merged again" if back is not None else "it was not merged again"
         lines.append(f"{death['process']} died ({death['cause']}){when}{where}; {after}.")

@@ -55,11 +55,12 @@ class Heartbeats:
         while not self._stop.is_set():
             heartbeat = self._current()
             if heartbeat is not None:
-                self._beat(heartbeat)
+                self.beat(heartbeat)
             self._stop.wait(self._period_s)
         self._hang_up()
 
-    def _beat(self, heartbeat: Heartbeat) -> None:
+    def beat(self, heartbeat: Heartbeat) -> bool:
+        """Say it now; whether there was an answer within a period."""
         address = self._address()
         if address != self._dialled:
             self._hang_up()
@@ -70,12 +71,14 @@ class Heartbeats:
             self._connection.request("POST", "/v1/heartbeat", body=encode_frame(heartbeat), headers=self._headers)
             self._connection.getresponse().read()
             self._unanswered = 0
+            return True
         except (OSError, http.client.HTTPException):
             self._hang_up()
             self._unanswered += 1
             if self._unanswered >= SILENCE:
                 self._unanswered = 0
                 self._on_silence()
+            return False
 
     def _dial(self, address: SyncerAddress) -> http.client.HTTPConnection:
         host, port = address.host, address.port

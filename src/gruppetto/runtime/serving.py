@@ -60,16 +60,17 @@ def run_syncer(
     *,
     trace: TraceWriter | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
-    standby: Callable[[], TraceWriter] | None = None,
-) -> None:
+    standby: Callable[[Takeover], TraceWriter] | None = None,
+) -> signal.Signals | None:
     """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
 
     With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
+    Returns the signal that stopped it, if one has.
 
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
-    asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
+    return asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
 
 
 async def serve(
@@ -81,17 +82,23 @@ async def serve(
     on_ready: Callable[[Endpoint], None] | None = None,
     stop: asyncio.Event | None = None,
     handle_signals: bool = False,
-    standby: Callable[[], TraceWriter] | None = None,
-) -> None:
+    standby: Callable[[Takeover], TraceWriter] | None = None,
+) -> signal.Signals | None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
     tls = _tls_context(setting)
     loop = asyncio.get_running_loop()
     time = clock if clock is not None else MonotonicClock()
     stopping = stop if stop is not None else asyncio.Event()
+    heard: list[signal.Signals] = []
+
+    def hear(number: signal.Signals) -> None:
+        heard.append(number)
+        stopping.set()
+
     if handle_signals:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+            loop.add_signal_handler(number, hear, number)
 
     def make(diary: TraceWriter, takeover: Takeover | None) -> SyncerService:
         return SyncerService(
@@ -114,9 +121,9 @@ async def serve(
         async with Antechamber(host, port, tls) as chosen:
             setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
             waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
-            taken = await _take_over(waiting, lambda takeover: make(standby(), takeover), stopping)
+            taken = await _take_over(waiting, lambda takeover: make(standby(takeover), takeover), stopping)
         if taken is None:
-            return
+            return heard[0] if heard else None
         service = taken
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
     try:
@@ -143,6 +150,7 @@ async def serve(
         diary.flush()
     if service.failure is not None:
         raise service.failure
+    return heard[0] if heard else None
 
 
 async def _take_over(

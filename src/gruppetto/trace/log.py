@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ class TraceWriter:
     would be worse than one that stops.
     """
 
-    def __init__(self, path: Path | None, header: Mapping[str, object]) -> None:
+    def __init__(self, path: Path | None, header: Mapping[str, object], *, over: bool = False) -> None:
+        """``over``: whoever wrote the trace before may live, and hang. What it may still write goes nowhere."""
         self.path = path
         self._file: BinaryIO | None = None
         self.broken = ""
@@ -87,6 +89,8 @@ class TraceWriter:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _refuse_stranger(path)
+                if over:
+                    _take_away(path)
                 _cut_torn_line(path)
                 self._file = path.open("ab", buffering=1 << 16)
             except OSError as error:
@@ -253,6 +257,14 @@ def is_trace(path: Path) -> bool:
     with path.open("rb") as file:
         begins = file.read(len(HEAD))
     return begins != b"" and HEAD.startswith(begins)
+
+
+def _take_away(path: Path) -> None:
+    """The file gets the place of its own copy, so that whoever has it open writes to one that nobody reads."""
+    if path.exists():
+        copy = path.with_name(f".{path.name}.new")
+        shutil.copyfile(path, copy)
+        copy.replace(path)
 
 
 def _refuse_stranger(path: Path) -> None:

@@ -122,7 +122,7 @@ class _Collector:
                 case "traffic":
                     self.found.up_bytes = self._traffic[0] + int(data["up"])
                     self.found.down_bytes = self._traffic[1] + int(data["down"])
-                case "recovery":
+                case "recovery" if record.who != SYNCER:  # the syncer notes by that name what it found at its start
                     source = " ".join(filter(None, (str(data["source"]), str(data["donor"]))))
                     self._accounts[record.who] = (source, float(data["seconds"]), int(data["payload_bytes"]))
                 case "died":

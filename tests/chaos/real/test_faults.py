@@ -92,11 +92,35 @@ def test_who_is_held_twice_goes_on_when_both_have_let_go(hands: Hands, process: 
 def test_a_kill_needs_somebody_alive(hands: Hands, process: subprocess.Popen[bytes]) -> None:
     async def scene() -> None:
         kill = LiveFault(at_s=0, kind="kill", who="learner-0")
-        assert hands.can(kill)
-        assert not hands.can(LiveFault(at_s=0, kind="kill", who="learner-1"))
+        assert await hands.can(kill)
+        assert not await hands.can(LiveFault(at_s=0, kind="kill", who="learner-1"))
         await hands.do(kill)
         assert process.wait() == -9
-        assert not hands.can(kill)
+        assert not await hands.can(kill)
+
+    run(scene)
+
+
+def test_a_takeover_hits_who_is_in_charge_and_waits_for_a_standby(
+    places: Places, tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gruppetto.chaos.real.faults.STANDBY_PATIENCE_S", 0.05)
+    run_with_standby = load_run(overrides={"run.num_learners": 2, "launch.standby": True})
+    hands = Hands(LivePlan(run=run_with_standby), places, tmp_path / "syncer")
+    lives = [{"who": "syncer", "pid": pid, "at": 1.0} for pid in (process.pid, 1)]
+    places.lives.write_text("".join(json.dumps(life) + "\n" for life in lives), encoding="utf-8")
+    (tmp_path / "syncer").mkdir()
+    endpoint = {"url": "http://127.0.0.1:7171", "pid": process.pid}
+    (tmp_path / "syncer" / "endpoint.json").write_text(json.dumps(endpoint), encoding="utf-8")
+
+    async def scene() -> None:
+        takeover = LiveFault(at_s=0, kind="takeover", who="syncer")
+        assert not await hands.can(takeover), "nobody waits"
+        asyncio.get_running_loop().call_soon(setattr, hands, "standby_waits", True)
+        assert await hands.can(takeover)
+        await hands.do(takeover)
+        assert process.wait() == -9
+        assert not await hands.can(takeover), "nobody has said since that somebody waits"
 
     run(scene)
 
@@ -163,8 +187,8 @@ def test_every_kind_can_be_done_to_whom_it_hits(hands: Hands, process: subproces
 def test_the_syncer_is_where_it_says(hands: Hands, tmp_path: Path) -> None:
     (tmp_path / "syncer").mkdir()
     for said, found in (
-        ('{"url": "http://127.0.0.1:7171"}', ("127.0.0.1", 7171)),
-        ('{"url": "nonsense://"}', None),
+        ('{"url": "http://127.0.0.1:7171", "pid": 7}', ("127.0.0.1", 7171)),
+        ('{"url": "nonsense://", "pid": 7}', None),
         ('{"url', None),
         ("{}", None),
     ):

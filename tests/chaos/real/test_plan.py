@@ -121,15 +121,25 @@ def test_a_learner_cannot_be_the_syncer_and_only_decoupled_runs_ride(tmp_path: P
         replace(plan, run=replace(plan.run, mode="single"))
 
 
-def test_where_a_standby_can_be_started_a_takeover_asks_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_takeover_asks_for_a_standby_and_the_run_gets_one(tmp_path: Path) -> None:
     takeover = FAULT.format("takeover", "")
-    assert read(tmp_path, takeover).faults[0].kind == "takeover"  # the verb says that it cannot be had
-    monkeypatch.setattr("gruppetto.chaos.real.plan.standby_verb", lambda verb: ["syncer", "--standby"])
     with pytest.raises(SettingError, match=r"there is no standby; say standby = true in \[chaos\]"):
         read(tmp_path, takeover)
-    assert read(tmp_path, f"[chaos]\nstandby = true\n{takeover}").chaos.standby
+    plan = read(tmp_path, f"[chaos]\nstandby = true\n{takeover}")
+    assert plan.run.launch.standby and plan.faults[0].who == "syncer"
+    (tmp_path / "again.toml").write_text(to_plan_toml(plan), encoding="utf-8")
+    assert read_live_plan(tmp_path / "again.toml") == plan
+
+
+def test_a_seed_takes_the_place_of_all_seeds(tmp_path: Path) -> None:
+    file = tmp_path / "PLAN.toml"
+    file.write_text(f"[chaos]\nseed = 5\n[rates]\nkill_learner_per_hour = 99\n[compare]\nseeds = [0, 1]\n{RUN}")
+    plans = [read_live_plan(file, seed=seed) for seed in (5, 6)]
+    assert plans[0].faults == read_live_plan(file).faults != plans[1].faults
+    assert [plan.compare.seeds for plan in plans] == [(5,), (6,)]
+    assert [(plan.run.train.seed, plan.run.train.model.seed) for plan in plans] == [(5, 5), (6, 6)]
+    file.write_text(RUN, encoding="utf-8")
+    assert read_live_plan(file, seed=6).compare.seeds == ()
 
 
 def test_a_plan_in_plain_values(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.runtime import client
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.heartbeat import Heartbeats
 
 
 @pytest.fixture
@@ -51,7 +52,16 @@ def test_it_runs_the_command_line_and_says_when_it_began(places: Places) -> None
 
 
 def test_learners_are_led_by_way_of_their_proxies(places: Places) -> None:
-    assert Detours(places, {"anna": 7}).syncer_for("anna", Path("state")) == "http://127.0.0.1:7"
+    assert Detours(places, {"anna": 7}).syncer_for("anna", "state") == "http://127.0.0.1:7"
+
+
+def test_each_heartbeat_is_told_with_its_answer(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter((True, False))
+    monkeypatch.setattr(Heartbeats, "beat", lambda self, heartbeat: next(answers))
+    rider._tell_beats(rider._Diary(places.steps("anna")), 7)
+    heart: Any = Heartbeats
+    assert [heart.beat(None, None) for _ in range(2)] == [True, False]
+    assert [(said["life"], said["beat"]) for said in read_lines(places.steps("anna"))] == [(7, True), (7, False)]
 
 
 def test_contributions_are_bent_and_straight_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gruppetto.chaos.real.check import Verdict
-from gruppetto.chaos.real.evidence import Evidence, Happened, Step, SyncerLife
+from gruppetto.chaos.real.evidence import Beat, Evidence, Happened, Step, SyncerLife
 from gruppetto.chaos.real.figure import draw_chaos
 from gruppetto.chaos.real.levers import Life
 from gruppetto.chaos.real.plan import Expectations
@@ -69,6 +69,10 @@ def calm() -> Evidence:
         lives=[Life(who=who, pid=pid, at=BEGAN - 5) for who, pid in (("anna", 1), ("ben", 2), ("syncer", 3))],
         hellos={1: BEGAN - 2, 2: BEGAN - 2},
         steps={"anna": steps_from(BEGAN, ENDED, life=1), "ben": steps_from(BEGAN, ENDED, life=2)},
+        beats={
+            name: [Beat(at=BEGAN + s, life=life, answered=True) for s in range(60)]
+            for name, life in (("anna", 1), ("ben", 2))
+        },
         syncer=[rounds_from(1, ROUNDS, ("anna", "ben"))],
         malformed=0,
         measures=measured,
@@ -90,6 +94,7 @@ def test_all_holds_when_nothing_is_wrong(calm: Evidence) -> None:
     json.dumps(verdict.as_json(), allow_nan=False)
     states = {c.name: c.state for c in verdict.checks}
     assert [name for name, state in states.items() if state == "not applicable"] == [
+        "standby-takes-over",
         "bad-learners-do-no-harm",
         "learner-recovery",
         "syncer-recovery",
@@ -157,6 +162,16 @@ def test_what_is_merged_may_not_be_lost(calm: Evidence, spoil: Callable[[Evidenc
 def test_lives_that_go_on_where_the_last_one_was_are_well(calm: Evidence) -> None:
     calm.syncer = [rounds_from(1, 50, ("anna", "ben")), rounds_from(51, ROUNDS, ("anna", "ben"))]
     assert failing(calm) == set()
+
+
+def test_numbers_that_a_hanging_syncer_may_use_are_skipped_and_no_others(calm: Evidence) -> None:
+    for unseen, fails in ((2, set()), (1, {"nothing-merged-is-lost"}), (0, {"nothing-merged-is-lost"})):
+        calm.syncer = [rounds_from(1, 50, ("anna", "ben")), rounds_from(53, ROUNDS, ("anna", "ben"))]
+        calm.syncer[1].restored, calm.syncer[1].unseen = 50, unseen
+        assert failing(calm) == fails
+    # What a learner has seen was published, and may not be skipped.
+    calm.syncer[1] = replace(calm.syncer[1], unseen=2, began=BEGAN + 53 * STEP_S)
+    assert failing(calm) == {"nothing-merged-is-lost"}
 
 
 # ── the others ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -304,8 +319,27 @@ def test_how_long_the_syncer_was_gone(calm: Evidence) -> None:
     second.restored = second.published[0][1] - 1
     calm.syncer = [first, second]
     found = figures(judge(calm, Expectations()), "syncer-recovery")
-    assert (found["kills"], found["max_s"]) == (1, pytest.approx(6.15))
+    assert (found["kills"], found["max_s"], found["takeovers"]) == (1, pytest.approx(6.15), 0)
     assert "syncer-recovery" in failing(calm, max_syncer_gap_s=5.0)
+    # Beside a standby it has to be the one that was waiting, and that was in time.
+    calm.faults = [came("takeover", "syncer", 20.1)]
+    assert "standby-takes-over" in failing(calm)
+    second.took_over = True
+    assert figures(judge(calm, Expectations()), "syncer-recovery")["takeovers"] == 1
+    assert "standby-takes-over" not in failing(calm)
+    calm.syncer = [first]
+    assert "standby-takes-over" in failing(calm)
+
+
+@pytest.mark.parametrize("kind", ["bandwidth", "latency", "nan", "clock"])
+def test_a_heartbeat_is_missed_where_no_fault_keeps_the_answer_away(calm: Evidence, kind: str) -> None:
+    for at in (10, 30):
+        calm.beats["ben"][at] = replace(calm.beats["ben"][at], answered=False)
+    calm.faults = [came("partition", "ben", 7, 4), came(kind, "ben", 0, math.inf)]
+    found = figures(judge(calm, Expectations()), "heartbeats")
+    assert (found["sent"], found["unanswered"], found["missed"]) == (120, 2, 1)
+    assert failing(calm, max_missed_heartbeats=1) == set()
+    assert failing(calm, max_missed_heartbeats=0) == {"heartbeats"}
 
 
 def test_quality_against_runs_without_faults(calm: Evidence) -> None:

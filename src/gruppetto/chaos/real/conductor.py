@@ -90,12 +90,13 @@ class Conductor:
     def routes(self) -> Detours:
         return Detours(self.places, self._ports)
 
-    def saw(self, status: Mapping[str, Any] | None) -> None:
+    def saw(self, status: Mapping[str, Any] | None, *, standby_waits: bool = False) -> None:
         """How the run stands. Training begins, and the plan with it; the run is finished, and all faults end.
 
         Raises :class:`RunFailed` if this conductor has failed, and with it the links of all learners.
         """
         self._check()
+        self._hands.standby_waits = standby_waits
         if status is None:
             return
         self._rejected[int(status["epoch"])] = dict(status["rejected"])
@@ -152,7 +153,7 @@ class Conductor:
         await asyncio.sleep(max(0.0, began + fault.at_s - asyncio.get_running_loop().time()))
         lasts_s = None if math.isinf(fault.duration_s) else fault.duration_s
         told = {"number": number, "fault": fault.kind, "lasts_s": lasts_s, "way": fault.way, **fault.dials}
-        if not self._hands.can(fault):
+        if not await self._hands.can(fault):
             self._note(fault.who, "missed", **told)
             return
         self._note(fault.who, "began", **told)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gruppetto.chaos.real.check import Check
 from gruppetto.chaos.real.evidence import Evidence
+from gruppetto.chaos.real.invariants import explains_silence
 from gruppetto.chaos.real.kinds import SYNCER
 from gruppetto.chaos.real.plan import Expectations
 from gruppetto.chaos.real.riding import alive
@@ -100,9 +101,29 @@ def syncer_recovery(seen: Evidence, expect: Expectations, compare: Sequence[floa
             gaps.append(again - fault.began)
     if not gaps:
         return Check(name="syncer-recovery", state="not applicable", text="the syncer was not killed")
-    text = f"{len(gaps)} kills, a round published again after {median(gaps):.1f} s (max {max(gaps):.1f})"
-    figures = {"kills": len(gaps), "median_s": median(gaps), "max_s": max(gaps)}
+    takeovers = sum(life.took_over for life in seen.syncer)
+    text = f"{len(gaps)} kills, a round published again after {median(gaps):.2f} s (max {max(gaps):.2f})"
+    text += f"; {takeovers} times a standby took over" if takeovers else ""
+    figures = {"kills": len(gaps), "median_s": median(gaps), "max_s": max(gaps), "takeovers": takeovers}
     return _at_most("syncer-recovery", max(gaps), expect.max_syncer_gap_s, text, figures)
+
+
+def heartbeats(seen: Evidence, expect: Expectations, compare: Sequence[float]) -> Check:
+    """Those that learners sent while they trained, and those of them that nobody answered in time."""
+    sent = unanswered = 0
+    missed: list[str] = []
+    for name, beats in seen.beats.items():
+        during = [beat for beat in beats if seen.began <= beat.at <= seen.ended]
+        sent += len(during)
+        silent = [beat.at for beat in during if not beat.answered]
+        unanswered += len(silent)
+        missed += [f"{name} at {at - seen.began:.1f} s" for at in silent if not explains_silence(seen, at, name)]
+    if not sent:
+        return Check(name="heartbeats", state="not applicable", text="no heartbeat was sent")
+    text = f"{sent:,} sent, {unanswered} without an answer in time, of which {len(missed)} without a fault"
+    text += f": {', '.join(missed[:3])}" if missed else ""
+    figures = {"sent": sent, "unanswered": unanswered, "missed": len(missed)}
+    return _at_most("heartbeats", len(missed), expect.max_missed_heartbeats, text, figures)
 
 
 def quality(seen: Evidence, expect: Expectations, compare: Sequence[float]) -> Check:
@@ -137,4 +158,4 @@ def _at_most(name: str, value: float, most: float | None, text: str, figures: Ma
     return Check(name=name, state="pass" if value <= most else "fail", text=text, figures={**figures, "at_most": most})
 
 
-COSTS = (participation, throughput, recovery, syncer_recovery, quality)
+COSTS = (participation, throughput, recovery, syncer_recovery, heartbeats, quality)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from gruppetto.chaos.real.levers import Places
 
@@ -21,5 +20,6 @@ class Detours:
     def command(self, name: str, verb: Sequence[str]) -> list[str]:
         return ["-m", RIDER, str(self._places.root), name, *verb]
 
-    def syncer_for(self, learner: str, state: Path) -> str:
+    def syncer_for(self, learner: str, syncer: str) -> str:
+        # The proxy knows who is in charge at every moment.
         return f"http://127.0.0.1:{self._ports[learner]}"

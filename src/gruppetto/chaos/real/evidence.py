@@ -21,7 +21,7 @@ from gruppetto.trace.log import Header, Record, read_trace
 from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
 
-__all__ = ["Evidence", "Happened", "Step", "SyncerLife", "gather", "within_lives"]
+__all__ = ["Beat", "Evidence", "Happened", "Step", "SyncerLife", "gather", "within_lives"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,15 @@ class Happened:
     began: float
     ended: float
     missed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A heartbeat that a learner's process sent. ``answered``: within its period, after which it is given up."""
+
+    at: float
+    life: int
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +60,13 @@ class SyncerLife:
     """What one process of the syncer recorded."""
 
     began: float
+    """When it was started; for one that was waiting, when it took over."""
+    took_over: bool = False
+    """It had been waiting for its turn."""
     restored: int | None = None
     """The round it took up; None for a run that is new."""
+    unseen: int = 0
+    """Rounds after that one which the life before may have been about to publish; their numbers are not used again."""
     restored_versions: tuple[int, ...] = ()
     published: list[tuple[float, int]] = field(default_factory=list)
     closed: list[tuple[float, int, tuple[str, ...]]] = field(default_factory=list)
@@ -75,6 +89,7 @@ class Evidence:
     """By process, when it first dialled."""
     steps: dict[str, list[Step]]
     syncer: list[SyncerLife]
+    beats: dict[str, list[Beat]]
     malformed: int
     """Bodies and messages that the syncer refused before its core heard of them, over all its lives."""
     measures: Measures
@@ -106,13 +121,16 @@ def gather(directory: Path, *, learners: Sequence[str], liveness_s: float) -> Ev
         raise DataError("training never began", where=str(directory), fix="look at syncer.log and the learners' logs")
     trace = directory / TRACE
     evaluations = [directory / EVALUATION] if (directory / EVALUATION).exists() else []
-    steps, hellos = {}, {}
+    steps, beats, hellos = {}, {}, {}
     for name in learners:
         lines = list(read_lines(places.steps(name)))
         steps[name] = [
             Step(at=said["at"], life=said["life"], clock=said["clock"], seen=said["seen"])
             for said in lines
             if "clock" in said
+        ]
+        beats[name] = [
+            Beat(at=said["at"], life=said["life"], answered=said["beat"]) for said in lines if "beat" in said
         ]
         hellos.update({said["life"]: said["at"] for said in lines if "hello" in said})
     lives = [Life(**said) for said in read_lines(places.lives)]
@@ -127,6 +145,7 @@ def gather(directory: Path, *, learners: Sequence[str], liveness_s: float) -> Ev
         lives=sorted(lives, key=lambda life: life.at),
         hellos=hellos,
         steps=steps,
+        beats=beats,
         syncer=syncer,
         malformed=sum(int(note.data["counts"].get("malformed", 0)) for note in notes if note.name == "rejected"),
         measures=measure(trace, evaluations),
@@ -156,15 +175,20 @@ def _faults(notes: Sequence[Record]) -> list[Happened]:
 
 def _lives_of_syncer(trace: Path) -> list[SyncerLife]:
     lives: list[SyncerLife] = []
+    zero = 0.0
     for line in read_trace(trace):
         if isinstance(line, Header):
             if "started_at" in line.data:
-                lives.append(SyncerLife(began=float(line.data["started_at"])))
+                zero = float(line.data["started_at"])
+                took_over_at = line.data.get("took_over_at")
+                began = zero if took_over_at is None else float(took_over_at)
+                lives.append(SyncerLife(began=began, took_over=took_over_at is not None))
             if lives and (state := line.data.get("state")) is not None:
                 lives[-1].restored = int(state["round"])
+                lives[-1].unseen = int(line.data.get("unseen", 0))
                 lives[-1].restored_versions = tuple(state["versions"])
         elif lives and line.kind != "note":
-            _take(lives[-1], lives[-1].began + line.t, line.name, line.data)
+            _take(lives[-1], zero + line.t, line.name, line.data)
     return lives
 
 

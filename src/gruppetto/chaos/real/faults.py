@@ -24,6 +24,8 @@ from gruppetto.runtime.clock import wall_time_s
 
 __all__ = ["Hands"]
 
+STANDBY_PATIENCE_S = 60.0
+"""How long a takeover waits for a standby that starts; a busy machine takes its time to start a Python."""
 TURN_S = 0.2
 """A slowed process is stopped and goes on once in so long."""
 
@@ -41,6 +43,9 @@ class Hands:
         self._holding: Counter[int] = Counter()
         """How many faults hold a process stopped."""
         self._levers: dict[str, Lever] = {}
+        self._has_standby = plan.run.launch.standby
+        self.standby_waits = False
+        """Somebody would take over from the syncer. Said from outside, at any moment."""
         self.disk: SmallDisk | None = None
 
     def start(self) -> dict[str, int]:
@@ -58,8 +63,16 @@ class Hands:
         for proxy in self._proxies.values():
             await proxy.stop()
 
-    def can(self, fault: LiveFault) -> bool:
-        """There is somebody to do it to."""
+    async def can(self, fault: LiveFault) -> bool:
+        """There is somebody to do it to. A takeover waits for the standby that is to take over, for a while."""
+        if fault.kind == "takeover":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STANDBY_PATIENCE_S):
+                    while not self.standby_waits:
+                        await asyncio.sleep(TURN_S)
+            if not self.standby_waits:
+                return False
+            self.standby_waits = False  # until it is said anew, by somebody who knows of this death
         if fault.kind in ("kill", "stop", "takeover"):
             life = self.life(fault.who)
             return life is not None and is_alive(life.pid)
@@ -153,17 +166,23 @@ class Hands:
                     await asyncio.sleep(share * TURN_S)
 
     def life(self, name: str) -> Life | None:
-        """The newest process of that name."""
+        """The newest process of that name; of a syncer and its standby the one in charge."""
         lives = [Life(**said) for said in read_lines(self._places.lives) if said.get("who") == name]
+        if name == SYNCER and self._has_standby and (endpoint := self._endpoint()) is not None:
+            lives = [life for life in lives if life.pid == endpoint[1]]
         return lives[-1] if lives else None
 
     def _upstream(self) -> tuple[str, int] | None:
+        endpoint = self._endpoint()
+        return None if endpoint is None else (endpoint[0].host, endpoint[0].port)
+
+    def _endpoint(self) -> tuple[SyncerAddress, int] | None:
+        """Where the syncer in charge says that it listens, and its process id."""
         try:
             said = json.loads((self._state / "endpoint.json").read_bytes())
-            address = SyncerAddress.parse(said["url"])
+            return SyncerAddress.parse(said["url"]), int(said["pid"])
         except (OSError, ValueError, KeyError, TypeError, AddressError):
             return None
-        return address.host, address.port
 
 
 async def _lasting(fault: LiveFault) -> None:

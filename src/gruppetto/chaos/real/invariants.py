@@ -13,7 +13,7 @@ from gruppetto.chaos.real.riding import alive, progress
 from gruppetto.chaos.real.stretches import length, overlap, without
 from gruppetto.trace.measures import joined
 
-__all__ = ["INVARIANTS"]
+__all__ = ["INVARIANTS", "explains_silence"]
 
 TAKES_AWAY = frozenset({"kill", "stop", "slow", "cut", "half-open", "partition", "loss", "corrupt"})
 """After one of these on it a learner may be found away. Not latency, and not a narrow link."""
@@ -61,10 +61,11 @@ def nothing_merged_is_lost(seen: Evidence, expect: Expectations, compare: Sequen
                 wrong.append(f"life {number + 1} took up a fragment in an older version")
             newest = max(newest, life.restored)
             versions = life.restored_versions
+        skipped = life.unseen
         for _, round in life.published:
-            if round != newest + 1 and (round, newest) != (0, 0):  # the first weights are round 0
+            if round != newest + skipped + 1 and (round, newest) != (0, 0):  # the first weights are round 0
                 wrong.append(f"round {round} was published after round {newest}")
-            newest = round
+            newest, skipped = round, 0
     for name, steps in seen.steps.items():
         if any(b.seen < a.seen for a, b in within_lives(steps)):
             wrong.append(f"{name} was told of an older round than it knew")
@@ -122,13 +123,13 @@ def no_false_deaths(seen: Evidence, expect: Expectations, compare: Sequence[floa
     for life in seen.syncer:
         for at, name, why in life.away:
             away += 1
-            if at <= seen.ended and not _explained_away(seen, at, name):
+            if at <= seen.ended and not explains_silence(seen, at, name):
                 false.append(f"{name} at {at - seen.began:.1f} s ({why})")
     return Check(
         name="no-false-deaths",
         state="fail" if false else "pass",
         text="; ".join(false[:5]) or f"{away} times away, each after a fault on that learner or the syncer",
-        figures={"away": away, "false": false},
+        figures={"away": away, "false_deaths": len(false), "false": false},
     )
 
 
@@ -162,7 +163,28 @@ def bad_learners_do_no_harm(seen: Evidence, expect: Expectations, compare: Seque
     )
 
 
-def _explained_away(seen: Evidence, at: float, name: str) -> bool:
+def standby_takes_over(seen: Evidence, expect: Expectations, compare: Sequence[float]) -> Check:
+    """Whenever the syncer is killed beside a standby, the next one in charge is the one that was waiting."""
+    kills = seen.done("takeover")
+    if not kills:
+        return Check(name="standby-takes-over", state="not applicable", text="no takeover was asked for")
+    wrong = []
+    for kill in kills:
+        heir = next((life for life in seen.syncer if life.began > kill.began), None)
+        if heir is None or not heir.took_over:
+            what = "nobody took over" if heir is None else "one was started that had not been waiting"
+            wrong.append(f"{what} after the kill at {kill.began - seen.began:.1f} s")
+    return Check(
+        name="standby-takes-over",
+        state="fail" if wrong else "pass",
+        text="; ".join(wrong[:3]) or f"{len(kills)} times",
+        figures={"takeovers": len(kills), "wrong": wrong},
+    )
+
+
+def explains_silence(seen: Evidence, at: float, name: str) -> bool:
+    """Something was done to that learner or to the syncer, just then, after which neither need hear of the other."""
+
     def near(fault: Happened) -> bool:
         after_s = PING_S if fault.kind == "half-open" else seen.liveness_s
         return fault.began <= at <= fault.ended + after_s + AFTER_S
@@ -177,6 +199,7 @@ INVARIANTS = (
     nothing_merged_is_lost,
     ledger_balances,
     never_stands_still,
+    standby_takes_over,
     no_false_deaths,
     rejections_are_explained,
     bad_learners_do_no_harm,

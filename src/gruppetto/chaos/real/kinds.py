@@ -110,7 +110,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "disk-full": Kind(
             says="the disk under the syncer's state has no room: a small tmpfs, filled up", hits=_SYNCER, lasts_s=10.0
         ),
-        "takeover": Kind(says="kill -9 of the syncer while a standby waits", hits=_SYNCER, can_last=False),
+        "takeover": Kind(
+            says="kill -9 of the syncer once a standby waits, which takes over", hits=_SYNCER, can_last=False
+        ),
     }
 )
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gruppetto.chaos.real.plan import LivePlan
-from gruppetto.chaos.real.standby import standby_verb
 from gruppetto.errors import StateError
 
 __all__ = ["SmallDisk", "impossible_here", "is_alive", "send"]
@@ -22,15 +21,10 @@ FILLER = ".filler"
 
 
 def impossible_here(plan: LivePlan) -> dict[str, str]:
-    """What in this plan cannot be had here, kinds of fault or a standby, and why."""
+    """What in this plan cannot be had here, by the kind of fault, and why."""
     kinds, why = {fault.kind for fault in plan.faults}, {}
     if "disk-full" in kinds and not _may_mount():
         why["disk-full"] = "a small disk needs the right to mount a tmpfs (root)"
-    if (plan.chaos.standby or "takeover" in kinds) and standby_verb([]) is None:
-        # A standby with nothing to take over is said under its own name.
-        why["takeover" if "takeover" in kinds else "standby"] = (
-            "the chaos verb starts no standby yet; experiments/syncer_kills.py does"
-        )
     return why
 
 

@@ -17,11 +17,10 @@ Times count from the moment at which training begins. :mod:`~gruppetto.chaos.rea
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from gruppetto.chaos.real.kinds import DIALS, KINDS, SYNCER, WAYS
-from gruppetto.chaos.real.standby import standby_verb
 from gruppetto.config import RunConfig
 from gruppetto.config.kinds import check_keys, shown
 from gruppetto.errors import SettingError
@@ -109,7 +108,7 @@ class ChaosSetting:
     lasts_s: float = 600.0
     """Drawn faults come within so many seconds of training."""
     standby: bool = False
-    """A second syncer waits for the first one to die. None is started yet; experiments/syncer_kills.py does."""
+    """A second syncer waits for the first one to die: ``launch.standby`` of the run."""
     impossible: Literal["refuse", "skip"] = "refuse"
     """What becomes of a plan with a fault that this machine cannot do."""
 
@@ -143,6 +142,8 @@ class Expectations:
     """From the kill of a learner to its first merged round, at most."""
     max_syncer_gap_s: float | None = None
     """From the kill of the syncer to the next published round, at most."""
+    max_missed_heartbeats: float | None = None
+    """Heartbeats that got no answer in time though nothing had cut off or stopped who sent or who should answer."""
     max_loss_rise: float | None = None
     """Of the last held-out loss over that of the mean run without faults, as a share of it."""
 
@@ -166,6 +167,9 @@ class LivePlan:
     expect: Expectations = field(default_factory=Expectations)
 
     def __post_init__(self) -> None:
+        if self.chaos.standby and not self.run.launch.standby:
+            launch = replace(self.run.launch, standby=True)
+            object.__setattr__(self, "run", replace(self.run, launch=launch))
         names = [entry.name for entry in self.run.learners]
         if self.run.mode != "decoupled":
             raise SettingError(f"is {self.run.mode}", where="run.mode", fix="use decoupled")
@@ -182,7 +186,7 @@ class LivePlan:
             if (SYNCER if fault.who == SYNCER else "learner") not in hits:
                 whom = "the syncer" if SYNCER in hits else "a learner"
                 raise SettingError(f"{fault.kind} hits {whom}, not {fault.who}", where="fault.who", fix=f"name {whom}")
-            if fault.kind == "takeover" and not self.chaos.standby and standby_verb([]) is not None:
+            if fault.kind == "takeover" and not self.run.launch.standby:
                 raise SettingError("there is no standby", where="fault.kind", fix="say standby = true in [chaos]")
 
     def as_json(self) -> dict[str, Any]:

@@ -25,8 +25,11 @@ MAX_DRAWN = 10_000
 """Faults of one plan. A machine that is hit more often does nothing else."""
 
 
-def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None) -> LivePlan:
+def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None, seed: int | None = None) -> LivePlan:
     """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file.
+
+    ``seed`` takes the place of all of the file's: of what is drawn, of the first weights and the order of the data,
+    and of the runs without faults, if the file wants any; then it is one, of that seed.
 
     Raises :class:`SettingError` with the file, the key and the fix.
     """
@@ -36,12 +39,16 @@ def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None)
         check_keys(content, (*TABLES, *RUN_TABLES, "learner"), where=str(file))
         config = load_run(file, content=run, overrides=overrides)
         chaos: ChaosSetting = _table(ChaosSetting, content, "chaos")
+        compare: CompareSetting = _table(CompareSetting, content, "compare")
+        if seed is not None:
+            config, chaos = replace(config, train=config.train.seeded(seed)), replace(chaos, seed=seed)
+            compare = CompareSetting(seeds=(seed,) if compare.seeds else ())
         faults = [*_listed(content.get("fault", [])), *_drawn(content.get("rates", {}), chaos)]
         return LivePlan(
             run=config,
             chaos=chaos,
             faults=_resolved(faults, [entry.name for entry in config.learners], chaos.seed),
-            compare=_table(CompareSetting, content, "compare"),
+            compare=compare,
             expect=_table(Expectations, content, "expect"),
         )
     except SettingError as error:

@@ -82,6 +82,7 @@ def main(arguments: list[str]) -> None:
     if name != SYNCER:
         diary = _Diary(places.steps(name))
         _tell_steps(diary, pid)
+        _tell_beats(diary, pid)
         _bend_offers(levers)
     threading.Thread(target=levers.watch, name="chaos-lever", daemon=True).start()
     _Diary(places.lives).line(who=name, pid=pid, at=began_at)
@@ -127,6 +128,21 @@ def _tell_steps(diary: _Diary, pid: int) -> None:
 
     LearnerCore.step = telling_step  # type: ignore[method-assign]
     LearnerCore.hello = telling_hello  # type: ignore[method-assign]
+
+
+def _tell_beats(diary: _Diary, pid: int) -> None:
+    """A line at each heartbeat: when it was sent, and whether it was answered in time."""
+    from gruppetto.runtime.heartbeat import Heartbeats
+
+    beat: Callable[[Any, Any], bool] = Heartbeats.beat
+
+    def telling_beat(self: Any, heartbeat: Any) -> bool:
+        at = round(true_time_s(), 4)
+        answered = beat(self, heartbeat)
+        diary.line(at=at, life=pid, beat=answered)
+        return answered
+
+    Heartbeats.beat = telling_beat  # type: ignore[method-assign]
 
 
 def _bend_offers(levers: _Levers) -> None:
