@@ -47,6 +47,7 @@ CHANGED: dict[str, object] = {
     "run.num_slots": 19,
     "run.durability": "interval",
     "run.durability_rounds": 7,
+    "run.departed_named": 9,
     "outer.preset": "finetune",
     "outer.optimizer": "sgd",
     "outer.lr": 0.3,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.fuzz import RAISED, Cores
+from gruppetto.chaos.wrong_books import ForgetsWhoDeparted, NamesWhoeverWasHere
 from gruppetto.chaos.wrong_cuts import (
     BelievesEveryMark,
     CutsBetweenCommits,
@@ -204,6 +205,8 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _syncer(NeverGivesUp, "checkpoints-end", within=300),
     _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
+    _syncer(ForgetsWhoDeparted, "names-add-up", within=200),
+    _syncer(NamesWhoeverWasHere, "departed-are-one-sum", within=200),
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
 )
 """Every wrong core, with the invariants that tell."""

@@ -55,7 +55,15 @@ def draw_plan(seed: int) -> Plan:
         goodbye_s=5.0,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
-    return _with_checkpoints(_with_durability(plan))
+    return _with_short_memory(_with_checkpoints(_with_durability(plan)))
+
+
+def _with_short_memory(plan: Plan) -> Plan:
+    """In some worlds the books name hardly anybody who has left."""
+    rng = random.Random(f"memory {plan.seed}")
+    if rng.random() < 0.5:
+        return plan
+    return replace(plan, setting=replace(plan.setting, departed_named=rng.choice((0, 0, 1, 2))))
 
 
 def _with_durability(plan: Plan) -> Plan:

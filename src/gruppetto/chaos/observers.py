@@ -47,6 +47,7 @@ WORLD_INVARIANTS = {
     "donors-have-the-weights": "only a process that holds every fragment is named as a donor, by its own name",
     "one-authority-per-epoch": "no two lives of the syncer have the same epoch",
     "epochs-only-grow": "no learner goes back to an earlier life of the syncer",
+    "departed-are-one-sum": "the books name no more of those who have left than they are told to",
     "cut-is-consistent": "no part of a checkpoint holds what comes after another part, or misses what one has merged",
     "checkpoints-end": "a checkpoint is closed when its time is up, without the parts of those who have not answered",
     "cursors-are-durable": "a slot is never handed out again from before a batch that is merged",
@@ -233,6 +234,12 @@ class Watch:
                 "books-match-weights",
                 lambda name=name, c=consumed, t=trained: f"{name} consumed {c} and trained {t}",
             )
+        named, keep = books.consumed_by.keys() - books.accounts.keys() - books.promised_by.keys(), self.world.setting
+        _demand(
+            len(named) <= keep.departed_named,
+            "departed-are-one-sum",
+            lambda: f"{sorted(named)} have left, {keep.departed_named} are named",
+        )
         cursors, merged_to = dict(commit.state.cursors), _cursors_of(commit.contents)
         for slot, last in merged_to.items():
             _demand(

@@ -27,6 +27,7 @@ INVARIANTS = {
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
     "weights-are-positive": "what is folded has a positive, finite weight",
     "ledger-balances": "consumed · P = merged + promised + discarded + lost + open, exactly",
+    "names-add-up": "what the learners have consumed by name, and those who left long ago together, is all of it",
     "own-epoch": "every request carries the epoch of the syncer that makes it",
 }
 """Name and meaning of every invariant."""
@@ -131,6 +132,8 @@ class Observer:
             self._versions[core.epoch] = tuple(map(max, old_and_new))
         if not core.ledger.balances() or sum(core.ledger.merged_in) != core.ledger.totals.merged:
             raise BrokenInvariantError("ledger-balances", f"{core.ledger.totals}, consumed {core.ledger.consumed}")
+        if not core.ledger.names_add_up():
+            raise BrokenInvariantError("names-add-up", f"{core.ledger.consumed_by}, {core.ledger.departed}")
 
     def _newest_of_all(self) -> tuple[Version, ...]:
         """What learners may have seen of each fragment by now."""

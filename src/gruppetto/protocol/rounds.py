@@ -129,6 +129,7 @@ class Rounds(Standing):
                 member.phase, member.connected = MemberPhase.LEFT, False
                 self._note_member(member, "the run is over")
         # The books of a finished run are closed: make that durable too.
+        self.ledger.fold_departed(self.setting.departed_named)
         self._out.append(Persist(round=self.round, fragments=(), state=self.snapshot()))
 
     def _advance(self, now: float) -> None:

@@ -171,6 +171,7 @@ class Standing:
     def _persist(self) -> None:
         """Everything that has changed since the last commit."""
         self.phase = Phase.PERSISTING
+        self.ledger.fold_departed(self.setting.departed_named)
         self._out.append(Persist(round=self.round, fragments=tuple(sorted(self._unsaved)), state=self.snapshot()))
 
     def _send(

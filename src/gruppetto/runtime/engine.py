@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from gruppetto.errors import RunFailed, SteppedDown
@@ -230,6 +230,7 @@ class Engine:
             lost_by=ledger.lost_by,
             merged_by=ledger.merged_by,
             consumed_by=ledger.consumed_by,
+            departed=asdict(ledger.departed),
         )
         self._trace.flush()
 
