@@ -13,7 +13,9 @@ A, B = LearnerId("a"), LearnerId("b")
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["train", "merge", "promise", "keep", "break", "apply", "die", "leave", "join", "void", "fold"]),
+        st.sampled_from(
+            ["train", "merge", "promise", "keep", "break", "apply", "die", "leave", "join", "void", "fold"]
+        ),
         st.sampled_from([A, B]),
         st.integers(0, 2),
         st.integers(-5, 300),

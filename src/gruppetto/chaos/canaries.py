@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.fuzz import RAISED, Cores
+from gruppetto.chaos.wrong_alarms import NeverWithdraws
 from gruppetto.chaos.wrong_books import ForgetsWhoDeparted, NamesWhoeverWasHere
 from gruppetto.chaos.wrong_cuts import (
     BelievesEveryMark,
@@ -205,6 +206,7 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _syncer(NeverGivesUp, "checkpoints-end", within=300),
     _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
+    _syncer(NeverWithdraws, "alarms-hold", within=60),
     _syncer(ForgetsWhoDeparted, "names-add-up", within=200),
     _syncer(NamesWhoeverWasHere, "departed-are-one-sum", within=200),
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),

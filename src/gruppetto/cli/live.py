@@ -15,11 +15,14 @@ from rich.text import Text
 from gruppetto.cli.status import gate_lines
 from gruppetto.launch.local import Sight
 from gruppetto.protocol.grace import ema
+from gruppetto.report.alarms import alarm_lines, holds
 from gruppetto.report.story import as_bytes, as_duration
 
 __all__ = ["LiveView"]
 
 LINE_EVERY_S = 5.0
+OVER_FOR_S = 60.0
+"""An alarm that is over stays in sight for so long."""
 SMOOTHING = 0.15
 COLOURS = {"live": "green", "joining": "yellow", "away": "red", "left": "dim", "running": "yellow", "done": "dim"}
 
@@ -73,7 +76,7 @@ class LiveView:
             _learners(sight, status),
             *(Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in gate_lines(status)),
             Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),
-            *(Text(f"! {alarm['text']}", style="red") for alarm in status["alarms"][-2:]),
+            *_alarms(status),
         )
 
     def _counts(self, sight: Sight, status: Mapping[str, Any]) -> str:
@@ -102,7 +105,8 @@ class LiveView:
         states = [f"{name} {_state(sight, name, each)} {each['clock']}" for name, each in status["learners"].items()]
         who = f" · {', '.join(states)}" if states else ""
         gate = "".join(f" · {line}" for line in gate_lines(status))
-        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{gate}"
+        alarms = "".join(f" · {line}" for line in alarm_lines(filter(holds, status["alarms"]), status["uptime_s"]))
+        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{gate}{alarms}"
 
 
 class _Pace:
@@ -131,6 +135,17 @@ class _Pace:
 
     def left_s(self, rounds: int) -> float | None:
         return rounds / self._rounds_per_s if self._rounds_per_s else None
+
+
+def _alarms(status: Mapping[str, Any]) -> list[Text]:
+    """Those that hold, and those that were withdrawn just now."""
+    now = status["uptime_s"]
+    holding = [alarm for alarm in status["alarms"] if holds(alarm)]
+    recent = [alarm for alarm in status["alarms"] if not holds(alarm) and now - alarm["over_t"] <= OVER_FOR_S]
+    return [
+        *(Text(line, style="red") for line in alarm_lines(holding, now)),
+        *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in alarm_lines(recent[-2:], now)),
+    ]
 
 
 def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:

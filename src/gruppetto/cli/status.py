@@ -14,6 +14,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.report.alarms import alarm_lines
 from gruppetto.trace.log import Record, read_trace
 
 __all__ = ["gate_lines", "main", "status_of_directory"]
@@ -167,7 +168,7 @@ def _text(status: dict[str, Any]) -> str:
         for back in status.get("recoveries", [])
         if "donor" in back
     ]
-    lines += [f"  ! {alarm['text']}" for alarm in status.get("alarms", [])]
+    lines += [f"  {line}" for line in alarm_lines(status.get("alarms", ()), status.get("uptime_s", 0.0))]
     return "\n".join(lines)
 
 

@@ -65,8 +65,8 @@ class Rounds(Standing):
         self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
         self.round, self._news = event.round, good
         self._unsaved.update(good)
-        self._alarms.not_finite(event.round, event.not_finite)
-        self._alarms.zero_update(event.round, event.zero)
+        self._alarms.not_finite(event.round, self._open.due, event.not_finite)
+        self._alarms.zero_update(event.round, self._open.due, event.zero)
         if self._needs_commit():
             self._persist()
         else:

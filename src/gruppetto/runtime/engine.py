@@ -25,6 +25,7 @@ from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterSetting, OuterState
 from gruppetto.protocol.actions import (
     Alarm,
+    AlarmOver,
     Checkpoint,
     CheckpointClosed,
     CheckpointRefused,
@@ -261,6 +262,8 @@ class Engine:
                 _log.info("%s is %s: %s", action.learner, action.state, action.why)
             case Alarm():
                 _log.warning("%s: %s", action.kind.value, action.text)
+            case AlarmOver():
+                _log.info("%s: over", action.kind.value)
             case Checkpoint() | CheckpointClosed() | CheckpointRefused():
                 self.checkpoints.perform(action)
             case _:

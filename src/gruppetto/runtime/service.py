@@ -19,6 +19,7 @@ from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterState, choose_outer
 from gruppetto.protocol.actions import Alarm, AlarmKind
+from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.events import LinkLost, Seeded
 from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
 from gruppetto.protocol.reception import refusal_for
@@ -377,7 +378,7 @@ class SyncerService:
         now = self._clock.now()
         for text in self._store.found:
             _log.warning("%s: %s", self.setting.state, text)
-            self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. Look after that disk."))
+            self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. {ALARMS[AlarmKind.DAMAGED].action}"))
         if self._store.found or self._store.unseen:
             self._trace.note(
                 now,
