@@ -56,6 +56,7 @@ from gruppetto.chaos.wrong_recoveries import (
     ReusesAnUnseenRound,
     TakesOverWithoutAFence,
 )
+from gruppetto.chaos.wrong_stops import GoesWithoutAWord, SavesAHalfMergedRound
 from gruppetto.chaos.wrong_syncers import (
     AsksForWeightsAgain,
     AsksOnlyOnce,
@@ -206,6 +207,8 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _syncer(NeverGivesUp, "checkpoints-end", within=300),
     _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
+    _syncer(GoesWithoutAWord, "a-stop-loses-nothing", within=60),
+    _syncer(SavesAHalfMergedRound, "books-match-weights", within=60),
     _syncer(NeverWithdraws, "alarms-hold", within=60),
     _syncer(ForgetsWhoDeparted, "names-add-up", within=200),
     _syncer(NamesWhoeverWasHere, "departed-are-one-sum", within=200),

@@ -6,6 +6,8 @@
                               ▲                                                    │
                               └──────────────────────── next round ◀───────────────┴─▶ FINISHED
 
+Told to stop, it gives up what is open before MERGING, makes a last commit and is STOPPED (:mod:`stopping`).
+
 Deadlines are compared as ``now >= start + length`` everywhere, in the same floating-point form that ``wake_at`` is
 computed in: ``now - start >= length`` may still be false at the very moment asked for, and the core would ask for it
 again, for ever.
@@ -84,6 +86,9 @@ class Rounds(Standing):
         self._persist_retry_at = None
         self._alarms.persist_failed(event.round, None)
         self._unsaved.clear()
+        if self._last_commit:
+            self.phase = Phase.STOPPED
+            return
         self._may_publish_until = self.round if self._is_last(self.round) else Round(self.round + self.setting.reserve)
         self._publish()
 
@@ -151,6 +156,8 @@ class Rounds(Standing):
                 self._persist()
         if self.phase is Phase.FINISHED:
             self.waiting_for = "nothing: the run is finished"
+        if self.phase is Phase.STOPPED:
+            self.waiting_for = "nothing: the syncer stops"
 
     def _begin_if_ready(self, now: float) -> None:
         live = self.members.live()

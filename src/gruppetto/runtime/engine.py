@@ -47,6 +47,7 @@ from gruppetto.protocol.events import (
     PersistFailed,
     Published,
     Settle,
+    Stop,
     SyncerEvent,
     Tick,
 )
@@ -178,6 +179,15 @@ class Engine:
         except Exception as error:
             self._fail(error)
         self._on_change()
+
+    def stop(self) -> None:
+        """Make a last commit; :attr:`stopped` when it is done."""
+        self.feed(Stop())
+
+    @property
+    def stopped(self) -> bool:
+        """All that was published is durable, and nothing more will be."""
+        return self.core.stopped
 
     def close(self) -> None:
         """Nothing is decided any more: what workers and connections still report comes too late."""

@@ -97,6 +97,7 @@ class SyncerService:
             known=known,
         )
         self._stepped_down: SteppedDown | None = None
+        self._stopping = False
         self.engine: Engine | None = None
         """None until the layout is known."""
         try:
@@ -146,8 +147,19 @@ class SyncerService:
 
     def say_farewell(self) -> None:
         """The syncer stops: tell the learners, who will dial until it is back."""
+        self._stopping = True
         if self.engine is not None:
             self.engine.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
+
+    def stop(self) -> None:
+        """Make what is published durable, and decide nothing more; :attr:`stopped` when that is done, or cannot be."""
+        if self.engine is not None:
+            self.engine.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing is left to be made durable, or the authority or the engine is gone."""
+        return self.engine is None or self.failure is not None or self.over or self.engine.stopped
 
     def close(self) -> None:
         """Finish what the workers have begun and let go of the state. Whatever was published is durable already."""
@@ -173,6 +185,9 @@ class SyncerService:
             raise ProtocolError(f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}")
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
+        if self._stopping:
+            connection.close(CloseCode.GOING_AWAY, "the syncer stops")
+            return connection
         try:
             self._store.check_authority()
         except SteppedDown as error:
