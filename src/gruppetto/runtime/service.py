@@ -38,10 +38,11 @@ from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
-    WIRE_VERSION,
+    MAX_HELLO_BYTES,
     CloseCode,
     HelloFrame,
     ProgressFrame,
+    check_wire_version,
     decode_frame,
 )
 from gruppetto.runtime.worker import Worker
@@ -178,11 +179,11 @@ class SyncerService:
 
         A model that no run can be made of is refused, once and for all, with the reason.
         """
+        if len(data) <= MAX_HELLO_BYTES:
+            check_wire_version(data)
         frame = decode_frame(data, {"HelloFrame"})
         assert isinstance(frame, HelloFrame)
         self.seen.traffic.up += len(data)
-        if frame.wire != WIRE_VERSION:
-            raise ProtocolError(f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}")
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
         if self._stopping:
