@@ -39,7 +39,8 @@ from gruppetto.protocol.events import Boundary, LearnerEvent, Recovered, StateSa
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import Fragment, LearnerId
-from gruppetto.runtime.address import SyncerAddress, tls_context
+from gruppetto.runtime.address import tls_context
+from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.backlog import SeedPart
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.recovering import Find
@@ -79,7 +80,8 @@ class Learner(LearnerView):
     ``optimizer.step()`` is a step boundary; a step that the AMP scaler skips calls no ``step()`` and is none, and
     accumulated gradients are one step.
 
-    ``syncer``: its address; several with commas between them, a syncer and its standbys, are tried in turn.
+    ``syncer``: its address; several with commas between them, a syncer and its standbys, are tried in turn. Or its
+    state directory on this machine, where every syncer says where it listens.
 
     ``name``: the learner's stable name. A process started again under the same name takes the old one's place; the
     default is new for every process. ``tokens_per_step``: tokens in the batches of one step; without it call
@@ -163,7 +165,8 @@ class Learner(LearnerView):
                 where="Learner.on_checkpoint",
                 fix="pass a function, or Parts",
             )
-        addresses = SyncerAddress.parse_all(syncer)
+        book = address_book(syncer)
+        addresses = book.addresses()
         donates = donation_place(donate, addresses, token=token, has_optimizer=optimizer is not None)
         self._checkpoints = (
             Checkpoints(checkpoints, every_steps=SAVE_EVERY_STEPS)
@@ -192,7 +195,7 @@ class Learner(LearnerView):
             core,
             self._holdings,
             flat.layout,
-            addresses,
+            book,
             token=token,
             tls=tls,
             stall_s=stall_s,
