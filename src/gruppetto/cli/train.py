@@ -106,6 +106,8 @@ def ride_and_report(
     A run that fails leaves what it recorded; one that never began leaves nothing. Raises :class:`RunFailed` after the
     report when the last weights could not be judged.
     """
+    if config.mode == "decoupled" and config.protocol.notice:
+        print(f"note: {config.protocol.notice}", file=sys.stderr, flush=True)
     unjudged = ""
     try:
         unjudged = _ride(config, directory, cache=cache, title=title or str(directory), strike=strike)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gruppetto.errors import SettingError
 from gruppetto.protocol.messages import ApplyMode
+from gruppetto.protocol.overwriting import overwriting_notice
 from gruppetto.protocol.schedule import Schedule
 
 __all__ = ["ProtocolSetting"]
@@ -215,6 +216,11 @@ class ProtocolSetting:
     def reserve(self) -> int:
         """Rounds that may be published between two commits."""
         return self.durability_rounds - 1 if self.durability == "interval" else 0
+
+    @property
+    def notice(self) -> str:
+        """What somebody should know who runs with these, in one line; mostly ""."""
+        return overwriting_notice(self.apply, sync_period=self.sync_period, overlap_steps=self.overlap_steps)
 
     @property
     def to_begin(self) -> int:

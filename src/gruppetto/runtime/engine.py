@@ -118,7 +118,7 @@ class Engine:
         self._guest: HelloFrame | None = None
         self._closed = False
         parts = cut(layout, protocol.num_fragments, setting.fragmenter, setting.merge)
-        if parts.notice:
+        if parts.notice and store.state is None:  # an earlier life has said so
             _log.info("%s", parts.notice)
         self.fragments_asked = protocol.num_fragments
         self.protocol = replace(protocol, num_fragments=parts.num_fragments)

@@ -57,6 +57,7 @@ class Observer:
     metrics: dict[LearnerId, dict[str, float]] = field(default_factory=dict)
     holding: dict[AlarmKind, SeenAlarm] = field(default_factory=dict)
     alarms_over: deque[SeenAlarm] = field(default_factory=lambda: deque(maxlen=ALARMS_KEPT))
+    began_from: dict[LearnerId, str] = field(default_factory=dict)
     recoveries: deque[tuple[float, LearnerId, RecoveryNote]] = field(
         default_factory=lambda: deque(maxlen=RECOVERIES_KEPT)
     )
@@ -66,6 +67,7 @@ class Observer:
     def recovered(self, now: float, learner: LearnerId, note: RecoveryNote) -> None:
         """A learner that began in mid-run says where its state came from."""
         self.recoveries.append((now, learner, note))
+        self.began_from[learner] = f"{note.source} {note.donor}".strip()
 
     def saw(self, now: float, action: SyncerAction) -> None:
         """Take note of an action."""
@@ -165,6 +167,7 @@ def _learner(core: SyncerCore, seen: Observer, member: Member) -> dict[str, Any]
         "merged_rounds": seen.merged_rounds.get(name, 0),
         "slot": member.slot,
         "incarnation": member.incarnation,
+        "began_from": seen.began_from.get(name),
         "norm": member.norm,
         "cosine": member.cosine,
         "metrics": finite(seen.metrics.get(name, {})),

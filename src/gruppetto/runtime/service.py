@@ -106,6 +106,8 @@ class SyncerService:
         except BaseException:
             self._store.close()
             raise
+        if protocol.notice and self._store.epoch == 1:
+            _log.warning("%s", protocol.notice)
         _log.info("run %s, epoch %d; outer optimizer: %s", self.run_id, self._store.epoch, why)
 
     @property

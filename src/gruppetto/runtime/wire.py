@@ -99,8 +99,8 @@ __all__ = [
 ]
 
 WIRE_VERSION = 2
-"""Rises with every frame, field or header that the other side must know of. 2: Marker, Marked, Clipping, donors, parting
-contributions."""
+"""Rises with every frame, field or header that the other side must know of. 2: Marker, Marked, Clipping, donors, and
+parting contributions."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""
