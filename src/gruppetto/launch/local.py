@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gruppetto.config import RunConfig, to_toml
+from gruppetto.config import RunConfig
+from gruppetto.config.write import write_run
 from gruppetto.errors import GruppettoError, RunFailed, UserError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
 from gruppetto.launch.children import Child, last_words, start, stop
@@ -139,7 +140,7 @@ class _LocalRun:
         """Here rather than in the children: mistakes surface before anything starts, and caches are filled once."""
         self._look("preparing the data")
         open_data(self.config.train, self.cache)
-        (self.directory / "run.toml").write_text(to_toml(self.config), encoding="utf-8")
+        write_run(self.config, self.directory / "run.toml")
         self._look("preparing the kernels")
         warm()
 
