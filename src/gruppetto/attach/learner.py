@@ -119,7 +119,7 @@ class Learner(LearnerView):
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         *,
-        syncer: str,
+        syncer: str | Path,
         token: str | None = None,
         tokens_per_step: int | None = None,
         name: str | None = None,
@@ -357,7 +357,8 @@ class Learner(LearnerView):
         frame = self._client.welcome
         if frame is not None:
             said = frame.welcome
-            notice = overwriting_notice(said.apply, sync_period=said.sync_period, overlap_steps=USUAL_OVERLAP_STEPS)
+            overlap_steps = min(USUAL_OVERLAP_STEPS, said.sync_period - 1)  # never more than that
+            notice = overwriting_notice(said.apply, sync_period=said.sync_period, overlap_steps=overlap_steps)
             if notice:
                 log.warning("%s: %s", self.name, notice)
 

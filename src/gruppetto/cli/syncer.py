@@ -137,7 +137,9 @@ def _kept_settings(kept: Path) -> Mapping[str, object]:
         return read_whole_toml(kept)
     except SettingError as error:
         fix = "name the run's own RUN.toml, or remove this file to take the defaults"
-        raise SettingError(f"does not hold the settings of this run ({error.what})", where=str(kept), fix=fix) from error
+        raise SettingError(
+            f"does not hold the settings of this run ({error.what})", where=str(kept), fix=fix
+        ) from error
 
 
 def _ready(endpoint: Endpoint, config: RunConfig) -> None:

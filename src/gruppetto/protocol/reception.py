@@ -34,8 +34,8 @@ def refusal_for(
         return Refusal(reason=RefusalReason.WRONG_RUN, text=text)
     if hello.layout_hash != layout_hash:
         text = (
-            f"the learner's model (layout {hello.layout_hash}) is not the run's (layout {layout_hash}); build the model "
-            "that the others train"
+            f"the learner's model (layout {hello.layout_hash}) is not the run's (layout {layout_hash}); build the "
+            "model that the others train"
         )
         return Refusal(reason=RefusalReason.LAYOUT, text=text)
     if superseded:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, QuorumMet, RoundClosed, SyncerAction
@@ -16,8 +17,27 @@ from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import LearnerId, Round
 from gruppetto.runtime.wire import RecoveryNote
 
-__all__ = ["RECENT_ROUNDS", "Observer", "status_before_the_first_learner", "status_of"]
+__all__ = ["RECENT_ROUNDS", "UNKNOWN_LEARNER", "Observer", "status_before_the_first_learner", "status_of"]
 
+UNKNOWN_LEARNER: Mapping[str, Any] = MappingProxyType(
+    {
+        "state": None,
+        "clock": 0,
+        "step_s": None,
+        "steps": 0,
+        "tokens": None,
+        "merged_fragment_tokens": None,
+        "last_merged_round": None,
+        "merged_rounds": None,
+        "slot": None,
+        "incarnation": None,
+        "began_from": None,
+        "norm": None,
+        "cosine": None,
+        "metrics": {},
+    }
+)
+"""What a status says of a learner that the syncer has not met, or of which nothing is left."""
 RECENT_ROUNDS = 5
 """A learner takes part if it was merged in one of so many last rounds."""
 ALARMS_KEPT = 20
