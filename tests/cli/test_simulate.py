@@ -177,7 +177,7 @@ def test_a_long_row_says_how_far_it_has_come_and_how_to_make_it_shorter(capsys: 
     assert capsys.readouterr().err.splitlines() == ["  2.0 simulated hours are done", "  5.0 simulated hours are done"]
     scenario = Scenario(chips=1000, learners=8, hours=100)
     simulate._say_what_takes_long([("decoupled", scenario, 0)])
-    assert "a row has up to 2.9e+06 steps" in (said := capsys.readouterr().err) and "--stride 16" in said
+    assert "a row has up to 3.1e+06 steps" in (said := capsys.readouterr().err) and "--stride 16" in said
     simulate._say_what_takes_long([("decoupled", replace(scenario, stride=16), 0), ("elastic", scenario, 0)])
     assert capsys.readouterr().err == ""
 

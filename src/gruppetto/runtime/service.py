@@ -394,6 +394,8 @@ class SyncerService:
     def _tell_what_was_found(self) -> None:
         """In the log, as an alarm, and on the trace."""
         now = self._clock.now()
+        for text in self._store.notices:
+            _log.info("%s: %s", self.setting.state, text)
         for text in self._store.found:
             _log.warning("%s: %s", self.setting.state, text)
             self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. {ALARMS[AlarmKind.DAMAGED].action}"))
