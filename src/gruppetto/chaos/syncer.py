@@ -45,7 +45,7 @@ from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.switchboard import Switchboard
 from gruppetto.runtime.wire import CloseCode, Frame, HelloFrame, ProgressFrame, WelcomeFrame
-from gruppetto.trace.schema import core_header
+from gruppetto.trace.schema import core_and_header
 
 if TYPE_CHECKING:
     from gruppetto.chaos.world import World
@@ -89,7 +89,9 @@ class SyncerProcess:
     def _make_core(self) -> None:
         commit, unseen, damaged = self.legacy.commit, self.legacy.unseen, self.legacy.damaged
         state = commit.state if commit else None
-        self.core: SyncerCore = self.world.make_syncer(
+        self.core: SyncerCore
+        self.core, made_of = core_and_header(
+            self.world.make_syncer,
             self.world.setting,
             run_id=self.world.run_id,
             layout_hash=self.world.layout_hash,
@@ -100,15 +102,6 @@ class SyncerProcess:
         )
         self.switchboard = Switchboard(self._dress, Complaints(_log))
         if self.world.trace is not None:
-            made_of = core_header(
-                self.world.setting,
-                run_id=self.world.run_id,
-                layout_hash=self.world.layout_hash,
-                epoch=self.epoch,
-                state=state,
-                unseen=unseen,
-                damaged=damaged,
-            )
             self.world.trace.header(made_of)
         self.world.watch.new_core(self)
 

@@ -14,7 +14,7 @@ gives after the completion of the one before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import assert_never
 
@@ -54,7 +54,6 @@ from gruppetto.protocol.events import (
 from gruppetto.protocol.messages import Answer, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.clock import Clock
@@ -72,7 +71,7 @@ from gruppetto.runtime.switchboard import Switchboard
 from gruppetto.runtime.wire import CloseCode, HelloFrame, WelcomeFrame
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
-from gruppetto.trace.schema import core_header
+from gruppetto.trace.schema import core_and_header
 
 __all__ = ["Engine"]
 
@@ -137,7 +136,8 @@ class Engine:
         self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
         self.switchboard = Switchboard(self._dress, complaints)
-        self.core = SyncerCore(
+        self.core, made_of = core_and_header(
+            SyncerCore,
             self.protocol,
             run_id=store.run_id,
             layout_hash=layout.layout_hash,
@@ -148,7 +148,7 @@ class Engine:
         )
         self.checkpoints = RunCheckpoints(store, disk, rounds=protocol.rounds, feed=self.feed, fail=self._fail)
         self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
-        self._write_header(state)
+        self._write_header(made_of)
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -414,16 +414,7 @@ class Engine:
             run=dict(self.setting.run),
         )
 
-    def _write_header(self, state: SyncerState | None) -> None:
-        made_of = core_header(
-            self.protocol,
-            run_id=self.core.run_id,
-            layout_hash=self.layout.layout_hash,
-            epoch=self.core.epoch,
-            state=state,
-            unseen=self._store.unseen,
-            damaged=self._store.damaged,
-        )
+    def _write_header(self, made_of: Mapping[str, object]) -> None:
         self._trace.header(
             {
                 **made_of,
