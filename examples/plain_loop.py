@@ -10,6 +10,7 @@ Stop any of them, or the syncer, and start it again: the others train on.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
@@ -50,6 +51,7 @@ def batches(text: Tensor, seed: int):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--syncer", default="http://127.0.0.1:7171")
+    parser.add_argument("--token", help="the syncer's token, if it wants one")
     parser.add_argument("--name", required=True)
     parser.add_argument("--steps", type=int, default=1000)
     args = parser.parse_args()
@@ -59,7 +61,7 @@ def main() -> None:
     model = TinyGPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     learner = gruppetto.Learner(
-        model, optimizer, syncer=args.syncer, name=args.name, tokens_per_step=BATCH * CONTEXT
+        model, optimizer, syncer=args.syncer, token=args.token, name=args.name, tokens_per_step=BATCH * CONTEXT
     )  # 1
     with learner:  # 2
         loop = zip(range(args.steps), batches(text, seed=learner.slot), strict=False)
@@ -73,4 +75,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except gruppetto.GruppettoError as error:
+        # A refusal, a wrong token, an impossible setting: one line says what, where and how to mend it.
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

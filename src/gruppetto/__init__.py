@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gruppetto.errors import GruppettoError
+
 if TYPE_CHECKING:
     from gruppetto.attach import Checkpoints, Learner
 
-__all__ = ["Checkpoints", "Learner", "__version__"]
+__all__ = ["Checkpoints", "GruppettoError", "Learner", "__version__"]
 
 __version__ = "0.1.0"
 

@@ -109,7 +109,8 @@ def test_a_peer_gives_moments_buffers_and_bases(syncer: Start, toy: Make) -> Non
     with first.riding():
         late = Rider(running.url, toy(1), "b")
         with found_on_entering(late) as source:
-            assert source == "peer a"
+            assert source == "peer a" == late.learner.began_from
+            assert late.learner.metrics()["gruppetto/began_from/peer"] == 1.0
             moments = late.moments()
             assert {name.rpartition(".")[2] for name in moments} == {"exp_avg", "exp_avg_sq", "step"}
             assert moments["toy.wte.step"] >= 5 and moments["toy.wte.exp_avg"].abs().sum() > 0

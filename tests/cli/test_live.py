@@ -78,3 +78,16 @@ def test_a_pipe_gets_a_line_at_each_stage_and_every_few_seconds() -> None:
 )
 def test_a_learner_is_seen_to_die_and_to_come_back(process: dict[str, Any], syncer_says: str, shown: str) -> None:
     assert _state(Sight(processes={"ben": process}), "ben", {"state": syncer_says}) == shown
+
+
+def test_a_run_that_stands_still_says_what_it_waits_for_instead_of_years() -> None:
+    out = io.StringIO()
+    alarm = {"t": 3.0, "kind": "quorum-short", "text": "round 21 waits.", "over_t": None}
+    with LiveView("tour", 100, Console(file=out, width=300, color_system=None)) as view:
+        for elapsed_s, round in ((0.0, 0), (5.0, 10), (10.0, 20), *((10.0 + 2 * i, 20) for i in range(1, 40))):
+            stands = {**status(), "round": round, "waiting_for": "1 learner more", "alarms": [alarm]}
+            view.show(Sight(elapsed_s=elapsed_s, stage="training", status=stands))
+    lines = out.getvalue().splitlines()
+    assert "40.0 s left" in lines[2] and "waiting for 1 learner more" not in lines[2]
+    assert "waiting for 1 learner more" in lines[-1] and " left" not in lines[-1]
+    assert "! for" in lines[-1] and "round 21 waits." in lines[-1]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gruppetto.cli import simulate
 from gruppetto.cli.__main__ import main
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years, counted
 from gruppetto.errors import SettingError
+from gruppetto.sim.goodput import run
+from gruppetto.sim.scenario import Scenario
 
 QUICK = ["simulate", "--chips", "300k", "--hours", "0.5", "--stride", "30"]
 
@@ -158,3 +162,27 @@ def test_what_would_not_end_is_refused_before_it_begins(
     assert main(["simulate", *arguments]) == 2
     said = capsys.readouterr()
     assert says in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_a_long_row_says_how_far_it_has_come_and_how_to_make_it_shorter(capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter(range(0, 100, 2))
+
+    class EveryLook:
+        def now(self) -> float:
+            return float(next(now))
+
+    say = simulate._hours(EveryLook())
+    for hour in range(6):
+        say(3600.0 * hour)
+    assert capsys.readouterr().err.splitlines() == ["  2.0 simulated hours are done", "  5.0 simulated hours are done"]
+    scenario = Scenario(chips=1000, learners=8, hours=100)
+    simulate._say_what_takes_long([("decoupled", scenario, 0)])
+    assert "a row has up to 3.1e+06 steps" in (said := capsys.readouterr().err) and "--stride 16" in said
+    simulate._say_what_takes_long([("decoupled", replace(scenario, stride=16), 0), ("elastic", scenario, 0)])
+    assert capsys.readouterr().err == ""
+
+
+def test_what_goes_on_in_a_row_is_told_and_changes_nothing() -> None:
+    scenario, heard = Scenario(chips=300_000, learners=2, hours=0.5, stride=30), []
+    assert run("decoupled", scenario, 1, passed=heard.append) == run("decoupled", scenario, 1)
+    assert heard == sorted(heard) and heard[-1] == 1800.0 and len(heard) == 100

@@ -19,7 +19,7 @@ def test_kept_settings_without_a_run_are_refused_and_never_the_defaults(
     monkeypatch.setattr(syncer, "run_syncer", lambda *_, **__: pytest.fail("it serves"))
     (tmp_path / "run.toml").write_text(text, encoding="utf-8")
     with pytest.raises(
-        SettingError, match=r"run.toml: has lost the settings .*; name the run's own RUN.toml"
+        SettingError, match=r"run.toml: does not hold the settings .*; name the run's own RUN.toml"
     ) as refused:
         syncer.main(["--state", str(tmp_path)])
     assert "\n" not in str(refused.value)

@@ -61,7 +61,8 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["train", "--preset", "dmeo"], "dmeo is unknown; did you mean demo?"),
         (["demo", "--rounds", "-1"], "command line: run.rounds: rounds is -1; use 1 or more"),
         (["learner", "--name", "a", "--syncer", "u"], "0 arguments where one RUN.toml is needed"),
-        (["learner", "run.toml", "--name", "a"], "--syncer is missing"),
+        (["learner", "run.toml", "--name", "a"], "run.toml: cannot be read"),
+        (["learner", "run.toml", "--syncer", "a:1"], "--name is missing"),
         (["syncer", "--listen", "7171"], "syncer.listen: is '7171'; use HOST:PORT"),
         (["syncer", "--token-file", "no-such-file"], "syncer.token_file (no-such-file): cannot be read"),
         (["status"], "0 arguments where one URL or RUNDIR is needed"),
@@ -178,7 +179,7 @@ def test_status_of_a_run_that_was_killed_comes_from_its_trace(tape: Path, capsys
     status = json.loads(capsys.readouterr().out)
     assert (status["round"], status["phase"]) == (6, "stopped")
     learner = {"pid": 7, "state": "running", "clock": 9, "steps": 8, "step_s": 0.5, "last_merged_round": 6}
-    assert status["learners"] == {"a": learner}
+    assert status["learners"].keys() == {"a"} and status["learners"]["a"].items() >= learner.items()
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["replay", "TAPE"], ["report", "DIR"], ["status", "DIR"]])

@@ -47,6 +47,7 @@ CHANGED: dict[str, object] = {
     "run.num_slots": 19,
     "run.durability": "interval",
     "run.durability_rounds": 7,
+    "run.departed_named": 9,
     "outer.preset": "finetune",
     "outer.optimizer": "sgd",
     "outer.lr": 0.3,
@@ -66,6 +67,7 @@ CHANGED: dict[str, object] = {
     "launch.standby": True,
     "syncer.lease_s": 3.0,
     "syncer.snapshots_kept": 5,
+    "syncer.urls": ["https://host-a:7171", "https://host-b:7171"],
     "train.batch_size": 4,
     "train.eval_every_rounds": 10,
     "train.eval_windows": 16,
@@ -118,7 +120,8 @@ def test_every_setting_changes_the_run(path: str) -> None:
     elif path == "merge.rules":
         assert owner.rules == (("norm", "mean"),)
     else:
-        assert getattr(owner, key) == CHANGED[path]
+        wanted = CHANGED[path]
+        assert getattr(owner, key) == (tuple(wanted) if isinstance(wanted, list) else wanted)
 
 
 def test_off_is_written_down_where_the_default_is_on(tmp_path: Path) -> None:

@@ -10,14 +10,21 @@ from pathlib import Path
 import pytest
 
 from gruppetto.config.load import TABLES
+from gruppetto.protocol.actions import AlarmKind
+from gruppetto.protocol.alarm_table import ALARMS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-def test_the_settings_page_is_what_the_source_says() -> None:
-    checked = subprocess.run([sys.executable, "tools/settings_page.py", "--check"], cwd=ROOT, check=False)
-    assert checked.returncode == 0, "run python tools/settings_page.py"
+@pytest.mark.parametrize("tool", ["settings_page.py", "alarms_page.py"])
+def test_a_generated_page_is_what_the_source_says(tool: str) -> None:
+    checked = subprocess.run([sys.executable, f"tools/{tool}", "--check"], cwd=ROOT, check=False)
+    assert checked.returncode == 0, f"run python tools/{tool}"
+
+
+def test_every_alarm_has_its_row() -> None:
+    assert set(ALARMS) == set(AlarmKind)
 
 
 def test_every_setting_is_on_the_page() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gruppetto.config import load_run, to_toml
-from gruppetto.errors import StateError
+from gruppetto.config import load_run
+from gruppetto.config.write import END, write_run
+from gruppetto.errors import SettingError, StateError
 from gruppetto.launch.resuming import Resumption, _cut_trace, find, part_of
 from gruppetto.protocol.actions import Checkpoint
 from gruppetto.protocol.events import Tick
@@ -38,7 +39,7 @@ def run(tmp_path: Path) -> Path:
         cursors=(),
         ledger=Ledger(num_fragments=1),
     )
-    (tmp_path / "run.toml").write_text(to_toml(load_run()), encoding="utf-8")
+    write_run(load_run(), tmp_path / "run.toml")
     with TraceWriter(tmp_path / "trace.jsonl", {"setting": "..."}) as trace:
         trace.event(1.0, "syncer", Tick())
         trace.actions(1.5, "syncer", [Checkpoint(mark="another", round=Round(2), state=state)])
@@ -113,6 +114,17 @@ def test_what_cannot_be_resumed_is_said(run: Path, tmp_path: Path) -> None:
         find(lonely)
     with pytest.raises(StateError, match="holds no run"):
         find(run)
-    (run / "run.toml").write_text('[run]\nmode = "diloco"\n', encoding="utf-8")
+    (run / "run.toml").write_text(f'[run]\nmode = "diloco"\n{END}\n', encoding="utf-8")
     with pytest.raises(StateError, match="is a diloco run"):
         find(run)
+
+
+def test_settings_that_were_cut_short_are_no_settings(tmp_path: Path) -> None:
+    """Cut anywhere, at the end of a line too, where what is left is TOML and would mean the defaults of the rest."""
+    write_run(load_run(overrides={"run.rounds": 77}), tmp_path / "run.toml")
+    whole = (tmp_path / "run.toml").read_text(encoding="utf-8")
+    lines = whole.splitlines(keepends=True)
+    for cut in ("[run]\n", "".join(lines[:9]), "".join(lines[:-1]), whole[: len(whole) // 2], ""):
+        (tmp_path / "run.toml").write_text(cut, encoding="utf-8")
+        with pytest.raises(SettingError, match=r"run\.toml: is (cut short|not TOML)"):
+            find(tmp_path)

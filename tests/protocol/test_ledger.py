@@ -13,7 +13,9 @@ A, B = LearnerId("a"), LearnerId("b")
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["train", "merge", "promise", "keep", "break", "apply", "die", "leave", "join", "void"]),
+        st.sampled_from(
+            ["train", "merge", "promise", "keep", "break", "apply", "die", "leave", "join", "void", "fold"]
+        ),
         st.sampled_from([A, B]),
         st.integers(0, 2),
         st.integers(-5, 300),
@@ -57,11 +59,19 @@ def test_the_books_balance_after_every_entry(script: list[tuple[str, LearnerId, 
         elif what == "apply" and here:
             news = Applied(fragment=Fragment(fragment), version=Version(1), at_tokens=number, kept_tokens=kept)
             ledger.applied(who, news)
+        elif what == "fold":
+            standing = dict(ledger.in_tokens()), ledger.accounts.copy()
+            ledger.fold_departed(kept % 3)
+            assert (dict(ledger.in_tokens()), ledger.accounts) == standing
+            named = ledger.consumed_by.keys() - ledger.accounts.keys() - ledger.promised_by.keys()
+            assert len(named) <= kept % 3
         elif what in ("die", "leave") and here:
             ledger.close_account(who, lost=what == "die", why="left")
-        assert ledger.balances()
+        assert ledger.balances() and ledger.names_add_up()
         assert min(ledger.totals.merged, ledger.totals.discarded, ledger.totals.lost, ledger.open_total()) >= 0
-        assert sum(ledger.lost_by.values()) == ledger.totals.lost
+        assert sum(ledger.lost_by.values()) + ledger.departed.lost == ledger.totals.lost
+        assert sum(ledger.merged_by.values()) + ledger.departed.merged == ledger.totals.merged
+        assert min(ledger.merged_by.values(), default=0) >= 0
         whole = ledger.in_tokens()
         parts = whole["merged"] + whole["promised"] + whole["discarded"] + whole["lost"] + whole["open"]
         assert whole["consumed"] == parts == ledger.consumed
@@ -116,3 +126,30 @@ def test_a_dead_learner_loses_only_what_nobody_merged() -> None:
     ledger.merged(A, Fragment(1), 70, 70)
     ledger.close_account(A, lost=True, why="died")
     assert (ledger.totals.merged, ledger.totals.lost, ledger.open_total()) == (70, 130, 0)
+
+
+def test_a_stream_of_fresh_names_makes_no_commit_longer() -> None:
+    ledger = Ledger(num_fragments=2)
+    for i in range(50):
+        name = LearnerId(f"spot-{i:02}")
+        ledger.open_account(name)
+        ledger.trained(name, 10)
+        ledger.merged(name, Fragment(0), 10, 10)
+        ledger.close_account(name, lost=i % 2 == 0, why="left")
+        ledger.fold_departed(3)
+    assert list(ledger.consumed_by) == ["spot-47", "spot-48", "spot-49"]  # who left last is still named
+    assert (ledger.departed.names, ledger.departed.consumed, ledger.departed.merged) == (47, 470, 470)
+    assert (ledger.departed.lost, ledger.totals.lost) == (240, 250)
+    assert ledger.balances()
+
+
+def test_what_a_departed_learner_gave_can_still_turn_out_void() -> None:
+    ledger = Ledger(num_fragments=1)
+    ledger.open_account(A)
+    ledger.trained(A, 100)
+    ledger.merged(A, Fragment(0), 100, 100)
+    ledger.close_account(A, lost=True, why="died")
+    ledger.fold_departed(0)
+    ledger.voided(A, Fragment(0), 100)
+    assert (ledger.departed.merged, ledger.totals.merged, ledger.totals.discarded) == (0, 0, 100)
+    assert ledger.balances()

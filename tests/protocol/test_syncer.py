@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gruppetto.protocol.actions import Alarm, AlarmKind, Drop, Fold, Persist, Publish, QuorumMet, RoundClosed
+from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, Drop, Fold, Persist, Publish, QuorumMet, RoundClosed
 from gruppetto.protocol.events import (
     Folded,
     LinkLost,
@@ -230,6 +230,10 @@ def test_fewer_alive_than_the_quorum_waits_with_an_alarm_or_goes_on(scripted: An
         assert not s.said(Alarm)
         s.wait(2.0)
         assert [a.kind for a in s.said(Alarm)] == [AlarmKind.QUORUM_SHORT] * (1 - closes)
+        assert not s.said(AlarmOver)
+        s.hello("c")
+        s.synchronise("c", clock=1)
+        assert [a.kind for a in s.said(AlarmOver)] == [AlarmKind.QUORUM_SHORT] * (1 - closes)
 
 
 # ── persist before publish ──────────────────────────────────────────────────────────────────────────────────────
@@ -302,6 +306,7 @@ def test_a_failed_persist_is_tried_again_and_nothing_is_published(scripted: Any)
     assert s.said(Persist)[-1].fragments == (0,)
     s.feed(Persisted(round=Round(1)))
     assert s.core.published == (1,)
+    assert [a.kind for a in s.said(AlarmOver)] == [AlarmKind.PERSIST_FAILED]
 
 
 def test_a_value_that_is_not_finite_is_never_published_and_its_work_is_open_again(scripted: Any) -> None:

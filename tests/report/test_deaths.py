@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gruppetto.report.deaths import about_deaths, deaths_of
+from gruppetto.report.deaths import about_deaths, deaths_of, is_of_a_death
 from gruppetto.trace.measures import Death, LearnerMeasures, Measures, RoundMeasures
 
 
@@ -59,6 +59,15 @@ def test_the_story_of_a_death(lost_by: dict[str, int], ending: str) -> None:
     found = measures(BEN, lost_by=lost_by)
     (line,) = about_deaths({"deaths": deaths_of(found), "lost_fragment_tokens": found.lost_by})
     assert line == f"ben died (SIGKILL) 4.0 s into the run, at round 4; 4.0 s later its work was merged again{ending}"
+
+
+def test_a_death_and_its_recovery_are_one_sentence() -> None:
+    recovery = {"learner": "ben", "cause": "killed", "source": "peer anna", "seconds": 3.9}
+    report = {"deaths": deaths_of(measures(BEN)), "lost_fragment_tokens": {}, "recoveries": [recovery]}
+    (line,) = about_deaths(report)
+    assert line.endswith("merged again, with its state from: peer anna; the others lost nothing.")
+    assert is_of_a_death(recovery, report)
+    assert not is_of_a_death({**recovery, "learner": "anna"}, report)
 
 
 def test_without_a_death_there_is_nothing_to_say() -> None:

@@ -18,7 +18,7 @@ from gruppetto.report.curves import curve_of_rival, curve_of_run, read_train_log
 from gruppetto.report.story import story
 from gruppetto.report.summary import data_parallel_bytes, summary_of_run
 from gruppetto.trace.log import TraceWriter
-from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures
+from gruppetto.trace.measures import Alarmed, Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures
 from gruppetto.trace.replay import ReplayResult
 from gruppetto.trace.schema import core_header
 
@@ -80,7 +80,7 @@ def measures() -> Measures:
         recoveries=[
             Recovery(learner="b", cause="killed", source="peer a", seconds=1.5, search_s=0.5, payload_bytes=640)
         ],
-        alarms=[(3.0, "quorum-short", "round 1 waits <here>")],
+        alarms=[Alarmed(t=3.0, kind="quorum-short", text="round 1 waits <here>", over_t=7.0)],
         rejected={"late": 3},
         clipped={"norm": 7},
         tokens={"consumed": 200, "merged": 150, "discarded": 40, "lost": 10, "open": 0},

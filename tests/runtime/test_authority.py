@@ -217,6 +217,21 @@ def test_an_epoch_file_that_cannot_be_read_counts_by_its_name(tmp_path: Path) ->
     assert again.claim_epoch() == 3 and again.unseen == 1 and again.found == [], "said once"
 
 
+def test_an_epoch_file_of_an_older_version_is_called_that_and_not_damaged(tmp_path: Path) -> None:
+    life = Life(tmp_path, {}, 1.0)
+    life.round_or_end()
+    life.store.close()
+    file = tmp_path / EPOCHS / "00001"
+    file.write_bytes(file.read_bytes().partition(b" check ")[0] + b"\n")
+    store = open_store(tmp_path)
+    assert store.claim_epoch() == 2 and store.unseen == 1, "nobody vouches for what it says"
+    assert store.found == []
+    assert store.notices == [
+        "epochs/00001 was written by an older version, once: one more commit may have been published"
+    ]
+    store.close()
+
+
 def test_every_flipped_digit_of_an_epoch_file_makes_it_unreadable_and_the_run_leaps_no_further_than_a_reserve(
     tmp_path: Path,
 ) -> None:

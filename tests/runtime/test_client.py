@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ from gruppetto.protocol.messages import (
 )
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import AddressBook, Directory
 from gruppetto.runtime.backlog import Offer, SeedPart
 from gruppetto.runtime.client import TRIES, LearnerClient
 from gruppetto.runtime.leases import Lease, LeasePool
@@ -181,14 +184,14 @@ class ScriptedSyncer:
 class FourNumbers:
     """A model of four numbers, a training loop that adds 1 to each, and what the client wants to know of them."""
 
-    def __init__(self, syncer: ScriptedSyncer) -> None:
+    def __init__(self, syncer: SyncerAddress | AddressBook) -> None:
         self.pool = LeasePool()
         self.theta = np.zeros(4, np.float32)
         self.base: Lease | None = None
         self.copy: Lease | None = None
         self.came: Lease | None = None
         self.core = LearnerCore(LearnerId("a"), session="s", layout_hash=LAYOUT.layout_hash)
-        self.client = LearnerClient(self.core, self, LAYOUT, syncer.address, rng=random.Random(0), stall_s=10.0)
+        self.client = LearnerClient(self.core, self, LAYOUT, syncer, rng=random.Random(0), stall_s=10.0)
 
     def cut(self, fragmentation: Fragmentation, apply: ApplyMode) -> None:
         assert fragmentation == PARTS
@@ -253,7 +256,7 @@ def syncer() -> Iterator[ScriptedSyncer]:
 
 @pytest.fixture
 def learner(syncer: ScriptedSyncer) -> Iterator[FourNumbers]:
-    four = FourNumbers(syncer)
+    four = FourNumbers(syncer.address)
     yield four
     four.client.close(5.0)
 
@@ -480,3 +483,23 @@ def test_a_syncer_of_another_kind(
     learner.wait(lambda: learner.client.failure is not None)
     assert isinstance(learner.client.failure, ProtocolError)
     assert says in str(learner.client.failure)
+
+
+def test_a_syncer_that_comes_back_at_another_port_is_found_where_it_says_so(
+    syncer: ScriptedSyncer, tmp_path: Path
+) -> None:
+    endpoint, moved = tmp_path / "endpoint.json", ScriptedSyncer()
+    endpoint.write_text(json.dumps({"url": str(syncer.address)}))
+    four = FourNumbers(Directory(tmp_path))
+    try:
+        four.client.start()
+        four.become_ready()
+        again = moved.welcome()
+        moved.first = lambda n: replace(again, welcome=replace(again.welcome, epoch=Epoch(2)))
+        endpoint.write_text(json.dumps({"url": str(moved.address)}))
+        syncer.hang_up()
+        four.wait(lambda: four.core.epoch == 2 and four.core.linked)
+        assert four.client.address == moved.address
+    finally:
+        four.client.close(5.0)
+        moved.close()

@@ -104,6 +104,21 @@ def test_between_two_commits_rounds_are_published_and_a_crash_loses_them(world, 
     go_on(w)
 
 
+def test_a_syncer_that_is_told_to_stop_leaves_nothing_behind(world, tensors):
+    w = begun(world, tensors, durability="interval", durability_rounds=6)
+    theta = w.theta()
+    w.service.say_farewell()
+    w.service.stop()
+    assert w.service.stopped and w.service.status()["waiting_for"] == "nothing: the syncer stops"
+    kill(w)
+    status = w.service.status()
+    assert status["round"] == 8 and status["alarms"] == [] and status["tokens"]["lost"] == 0
+    assert np.array_equal(w.theta(), theta)
+    assert go_on(w).round == 12
+    w.service.close()
+    assert replay(w.path / "trace.jsonl").first_difference is None
+
+
 def test_an_interval_commits_less_often(world, tensors):
     counts = []
     for more in ({}, {"durability": "interval", "durability_rounds": 4}):

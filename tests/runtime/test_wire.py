@@ -18,10 +18,12 @@ from gruppetto.runtime.cut import cut
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
     FROM_SYNCER,
+    WIRE_VERSION,
     Frame,
     HelloFrame,
     ProgressFrame,
     WelcomeFrame,
+    check_wire_version,
     decode_answer,
     decode_frame,
     encode_answer,
@@ -212,3 +214,15 @@ def test_the_first_difference_to_a_known_layout_is_named():
     ):
         found = HelloFrame(hello=frame.hello, layout=rows).difference_from(LAYOUT)
         assert re.fullmatch(f"{said}.*" if said else "", found), found
+
+
+@pytest.mark.parametrize(("theirs", "whose"), [(1, "learner"), (WIRE_VERSION + 1, "syncer")])
+def test_another_version_is_named_with_what_to_upgrade_whatever_else_it_says(theirs: int, whose: str) -> None:
+    hello = msgspec.msgpack.encode(("HelloFrame", {"wire": theirs, "greetings": ["of", "another", "kind"]}))
+    with pytest.raises(ProtocolError) as wrong:
+        check_wire_version(hello)
+    said = str(wrong.value)
+    assert f"wire version {theirs}, this syncer {WIRE_VERSION}; upgrade Gruppetto at the {whose}" in said
+    assert len(said) < 120 and "\n" not in said  # a close frame has room for so much
+    check_wire_version(msgspec.msgpack.encode(("Heartbeat", {"wire": theirs})))
+    check_wire_version(b"noise")

@@ -37,9 +37,11 @@ from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnap
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import Boundary, LearnerEvent, Recovered, StateSaved, StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.overwriting import overwriting_notice
 from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import Fragment, LearnerId
-from gruppetto.runtime.address import SyncerAddress, tls_context
+from gruppetto.runtime.address import tls_context
+from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.backlog import SeedPart
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.recovering import Find
@@ -59,6 +61,8 @@ NOTICE_POLL_S = 0.5
 """Whoever waits looks as often whether it is to leave."""
 SAVE_EVERY_STEPS = 500
 """Between two checkpoints, where ``checkpoints`` is a directory."""
+USUAL_OVERLAP_STEPS = 2
+"""τ by default."""
 LOOK_STEPS = 64
 """Steps between two looks at whether the model still has the parameters it was attached with."""
 
@@ -79,7 +83,8 @@ class Learner(LearnerView):
     ``optimizer.step()`` is a step boundary; a step that the AMP scaler skips calls no ``step()`` and is none, and
     accumulated gradients are one step.
 
-    ``syncer``: its address; several with commas between them, a syncer and its standbys, are tried in turn.
+    ``syncer``: its address; several with commas between them, a syncer and its standbys, are tried in turn. Or its
+    state directory on this machine, where every syncer says where it listens.
 
     ``name``: the learner's stable name. A process started again under the same name takes the old one's place; the
     default is new for every process. ``tokens_per_step``: tokens in the batches of one step; without it call
@@ -114,7 +119,7 @@ class Learner(LearnerView):
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         *,
-        syncer: str,
+        syncer: str | Path,
         token: str | None = None,
         tokens_per_step: int | None = None,
         name: str | None = None,
@@ -163,7 +168,8 @@ class Learner(LearnerView):
                 where="Learner.on_checkpoint",
                 fix="pass a function, or Parts",
             )
-        addresses = SyncerAddress.parse_all(syncer)
+        book = address_book(syncer)
+        addresses = book.addresses()
         donates = donation_place(donate, addresses, token=token, has_optimizer=optimizer is not None)
         self._checkpoints = (
             Checkpoints(checkpoints, every_steps=SAVE_EVERY_STEPS)
@@ -192,7 +198,7 @@ class Learner(LearnerView):
             core,
             self._holdings,
             flat.layout,
-            addresses,
+            book,
             token=token,
             tls=tls,
             stall_s=stall_s,
@@ -231,6 +237,7 @@ class Learner(LearnerView):
             self._client.start()
             warm()  # compiled loops are loaded while the connection is made, not in the first step
             self._wait_until_ready()
+            self._say_what_overwriting_costs()
             if self._left_on_notice():
                 return self
             self._hooks = StepHooks(
@@ -345,6 +352,16 @@ class Learner(LearnerView):
                     f"{self.name} was not ready after {self._connect_timeout_s:g} s, waiting for {waiting_for}"
                 )
 
+    def _say_what_overwriting_costs(self) -> None:
+        """The Welcome does not tell τ; what is usual is near enough for a warning."""
+        frame = self._client.welcome
+        if frame is not None:
+            said = frame.welcome
+            overlap_steps = min(USUAL_OVERLAP_STEPS, said.sync_period - 1)  # never more than that
+            notice = overwriting_notice(said.apply, sync_period=said.sync_period, overlap_steps=overlap_steps)
+            if notice:
+                log.warning("%s: %s", self.name, notice)
+
     def _begin_from(self, find: Find) -> None:
         """Look at what the search for a state has brought, and begin from it if it fits. The lock is not held."""
         assert self._inner is not None
@@ -361,8 +378,13 @@ class Learner(LearnerView):
                     self._holdings.arrive(fragment, version, lease)
                 else:
                     lease.release()
-            self._client.backlog.tell_recovery(found.note)
+            self._note_beginning(found.note)
             self._feed(Recovered(versions=found.versions if stands else ()))
+
+    def _note_beginning(self, note: RecoveryNote) -> None:
+        """For the syncer, its status and the report, and for this learner's own log; the lock is held."""
+        self._began_from = f"{note.source} {note.donor}".strip()
+        self._client.backlog.tell_recovery(note)
 
     def _left_s(self, began: float) -> float | None:
         if self._connect_timeout_s is None:
@@ -610,5 +632,5 @@ class Learner(LearnerView):
         if state.fragments and all(version >= 0 for version, _, _ in state.fragments):
             self._core.restore(state, same_life=same_life)
             if not same_life:
-                self._client.backlog.tell_recovery(RecoveryNote(source=Source.CHECKPOINT.value))
+                self._note_beginning(RecoveryNote(source=Source.CHECKPOINT.value))
             self._holdings.restore(bases, cut_hash)

@@ -20,6 +20,7 @@ class LearnerView:
         self._core, self._client = core, client
         self._apply_s = self._snapshot_s = self._waited_s = self._give_s = 0.0
         self._rewarm: Rewarm | None = None
+        self._began_from = ""
 
     @property
     def round(self) -> int:
@@ -61,6 +62,12 @@ class LearnerView:
         return self._core.slot
 
     @property
+    def began_from(self) -> str:
+        """Where this process has its state from: ``peer NAME``, ``checkpoint`` (its own last one), ``syncer`` (the
+        run's weights alone); "" for who was there from the first round on, and for who goes on with the whole run."""
+        return self._began_from
+
+    @property
     def connected(self) -> bool:
         """The syncer can be reached at this moment."""
         return self._core.linked
@@ -99,6 +106,8 @@ class LearnerView:
                 "reconnects": client.reconnects,
                 "connected": float(core.linked),
             }
+            if self._began_from:
+                numbers[f"began_from/{self._began_from.partition(' ')[0]}"] = 1.0
             numbers["clipped"] = sum(core.clippings.values())
             numbers |= {f"clipped/{cause}": count for cause, count in sorted(core.clippings.items())}
             numbers |= {f"rejected/{reason}": count for reason, count in sorted(core.rejections.items())}

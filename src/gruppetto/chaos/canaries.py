@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.fuzz import RAISED, Cores
+from gruppetto.chaos.wrong_alarms import NeverWithdraws
+from gruppetto.chaos.wrong_books import ForgetsWhoDeparted, NamesWhoeverWasHere
 from gruppetto.chaos.wrong_cuts import (
     BelievesEveryMark,
     CutsBetweenCommits,
@@ -54,6 +56,7 @@ from gruppetto.chaos.wrong_recoveries import (
     ReusesAnUnseenRound,
     TakesOverWithoutAFence,
 )
+from gruppetto.chaos.wrong_stops import GoesWithoutAWord, SavesAHalfMergedRound
 from gruppetto.chaos.wrong_syncers import (
     AsksForWeightsAgain,
     AsksOnlyOnce,
@@ -134,7 +137,7 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(TakesTheLate, "merged-onto-its-base", "ledger-balances", "merged-once", "progress-resumes", within=100),
     _syncer(IgnoresEpochs, "old-lives-are-fenced", within=200),
     _syncer(IgnoresIncarnations, "old-lives-are-fenced", within=200),
-    _syncer(WantsMoreThanTheQuorum, "progress-resumes", within=30),
+    _syncer(WantsMoreThanTheQuorum, "progress-resumes", "alarms-hold", within=30),
     _syncer(ForgetsTheQuorum, "no-commit-below-quorum", "every-fold-is-in", within=30),
     _syncer(DoesNotWaitForFolds, "every-fold-is-in", within=10),
     _syncer(ForgetsItsVersions, "versions-only-grow", within=60),
@@ -150,7 +153,7 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(AsksOnlyOnce, "progress-resumes", within=80),
     _syncer(ForgetsToVoid, "books-match-weights", within=100),
     _syncer(RefusesWhoComesBack, "rightly-refused", within=40),
-    _syncer(SettlesNothing, "settled", within=300),
+    _syncer(SettlesNothing, "settled", "departed-are-one-sum", within=300),
     _syncer(StepsOnAnEmptyRound, "no-commit-below-quorum", "every-fold-is-in", within=40),
     _syncer(ComparesWithWhatItAdmits, "yardsticks-are-votes", within=40),
     _syncer(ForgetsTheFactor, "healthy-ones-pass", within=20),
@@ -204,6 +207,11 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _syncer(NeverGivesUp, "checkpoints-end", within=300),
     _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
+    _syncer(GoesWithoutAWord, "a-stop-loses-nothing", within=60),
+    _syncer(SavesAHalfMergedRound, "books-match-weights", within=60),
+    _syncer(NeverWithdraws, "alarms-hold", within=60),
+    _syncer(ForgetsWhoDeparted, "names-add-up", within=200),
+    _syncer(NamesWhoeverWasHere, "departed-are-one-sum", within=200),
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
 )
 """Every wrong core, with the invariants that tell."""

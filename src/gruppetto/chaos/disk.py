@@ -60,6 +60,8 @@ class Disk:
         """The newest checkpoint of the whole run that is complete."""
         self._sync_period, self._most_reserve = sync_period, most_reserve
         self._until: list[Round] = []
+        """Of commits that cannot be read any more, or landed late: the last round that may be published under each. The
+        newest one that can be read says it for all before it."""
 
     @property
     def commit(self) -> Commit | None:
@@ -75,7 +77,7 @@ class Disk:
             return Legacy(epoch=self.epoch, commit=None)
         is_last_word = alone and newest.epoch == before
         in_flight = None if is_last_word else self._most_reserve
-        unseen = unseen_rounds(newest.state.round, until=self._until, in_flight=in_flight)
+        unseen = unseen_rounds(newest.state.round, until=[newest.until, *self._until], in_flight=in_flight)
         contents = self._readable(newest)
         damaged = tuple(
             OlderValue(fragment=c.fragment, version=c.version, merged=c.merged)
@@ -83,7 +85,7 @@ class Disk:
             if c.version != version
         )
         # Adopted at once: what a life of before still writes is nobody's from now on.
-        state = replace(newest.state, reserve=unseen)
+        state, self._until = replace(newest.state, reserve=unseen), []
         self._append(Commit(epoch=self.epoch, state=state, contents=contents))
         return Legacy(epoch=self.epoch, commit=self.commit, unseen=unseen, damaged=damaged)
 
@@ -114,19 +116,19 @@ class Disk:
 
     def _append(self, commit: Commit) -> None:
         self.commits.append(commit)
-        self._until.append(commit.until)
 
     def _lose_commits(self) -> None:
         """The commit before is kept, and a snapshot that is at least H rounds older than what came after it."""
         lost, self.lost_commits = self.lost_commits, 0
         if lost and len(self.commits) > 1:
             newest = self.commits.pop()
+            self._until.append(newest.until)
             while (
                 lost > 1
                 and len(self.commits) > 1
                 and self.commits[-1].state.round > newest.state.round - self._sync_period
             ):
-                self.commits.pop()
+                self._until.append(self.commits.pop().until)
 
     def _readable(self, newest: Commit) -> tuple[Content, ...]:
         """The contents of a commit, one of them replaced by an older one if its newest copies are bad."""

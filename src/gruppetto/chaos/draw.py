@@ -55,7 +55,25 @@ def draw_plan(seed: int) -> Plan:
         goodbye_s=5.0,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
-    return _with_checkpoints(_with_durability(plan))
+    return _with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))
+
+
+def _with_stops(plan: Plan) -> Plan:
+    """In some worlds somebody keeps the syncer's machine, and stops and starts it in good order."""
+    rng = random.Random(f"stops {plan.seed}")
+    times = [rng.uniform(0.0, plan.calm_at_s) for _ in range(rng.choice((0, 0, 0, 1, 2, 3)))]
+    stops = [
+        Fault(at_s=round(at_s, 3), kind=FaultKind.STOP_SYNCER, lasts_s=rng.choice((0.0, 0.5, 2.0))) for at_s in times
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *stops), key=lambda fault: fault.at_s)))
+
+
+def _with_short_memory(plan: Plan) -> Plan:
+    """In some worlds the books name hardly anybody who has left."""
+    rng = random.Random(f"memory {plan.seed}")
+    if rng.random() < 0.5:
+        return plan
+    return replace(plan, setting=replace(plan.setting, departed_named=rng.choice((0, 0, 1, 2))))
 
 
 def _with_durability(plan: Plan) -> Plan:
@@ -127,7 +145,7 @@ def _draw_costs(rng: random.Random) -> SyncerCosts:
 
 def _draw_faults(rng: random.Random, names: list[str], calm_at_s: float) -> tuple[Fault, ...]:
     """A swarm: every seed has a few kinds of fault only, so that each gets its turn at being frequent."""
-    by_themselves = (*_BAD, *_OF_THE_STATE, *_OF_ALL)
+    by_themselves = (*_BAD, *_OF_THE_STATE, *_OF_ALL, FaultKind.STOP_SYNCER)
     kinds = rng.sample([kind for kind in FaultKind if kind not in by_themselves], k=rng.randint(1, 6))
     faults = [_draw_fault(rng, rng.choice(kinds), names, calm_at_s) for _ in range(rng.randint(0, MAX_FAULTS))]
     return tuple(sorted(faults, key=lambda fault: fault.at_s))

@@ -29,7 +29,7 @@ from gruppetto.protocol.events import Settle, SyncerEvent, TakeCheckpoint
 from gruppetto.protocol.invariants import Observer
 from gruppetto.protocol.messages import Announcement, Answer, Begin, Welcome
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.wire import Frame
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ WORLD_INVARIANTS = {
     "donors-have-the-weights": "only a process that holds every fragment is named as a donor, by its own name",
     "one-authority-per-epoch": "no two lives of the syncer have the same epoch",
     "epochs-only-grow": "no learner goes back to an earlier life of the syncer",
+    "a-stop-loses-nothing": "what a syncer has published that was stopped in good order, the next one begins from",
+    "departed-are-one-sum": "the books name no more of those who have left than they are told to",
     "cut-is-consistent": "no part of a checkpoint holds what comes after another part, or misses what one has merged",
     "checkpoints-end": "a checkpoint is closed when its time is up, without the parts of those who have not answered",
     "cursors-are-durable": "a slot is never handed out again from before a batch that is merged",
@@ -105,6 +107,8 @@ class Watch:
         self._gates: dict[int, Gatekeeper] = {}
         """By epoch."""
         self._folds: dict[tuple[int, Fragment], int] = {}
+        self._stopped: dict[int, tuple[Round, tuple[Version, ...]]] = {}
+        """By epoch: what a life had published that was stopped in good order, if it had weights."""
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,8 +128,22 @@ class Watch:
         self._gates[syncer.epoch] = Gatekeeper(commit.state if commit is not None else None, newest)
         promised = syncer.core.ledger.promised_total()
         _demand(promised == 0, "books-match-weights", lambda: f"{promised} promised by a running merge that is gone")
+        self._begins_where_it_was_stopped(syncer)
         self._cursors = _cursors_of(commit.contents) if commit is not None else {}
         self._until[syncer.epoch] = commit.state.round if commit is not None else 0
+
+    def stopped(self, syncer: SyncerProcess) -> None:
+        """It was told to stop, and says that everything is durable."""
+        if syncer.core.versions:
+            self._stopped[syncer.epoch] = (syncer.core.published_round, syncer.core.published)
+
+    def _begins_where_it_was_stopped(self, syncer: SyncerProcess) -> None:
+        left, legacy = self._stopped.pop(syncer.epoch - 1, None), syncer.legacy
+        if left is None:
+            return
+        found = None if legacy.commit is None else (legacy.commit.state.round, legacy.commit.state.versions)
+        fine = found == left and not legacy.unseen and not legacy.damaged
+        _demand(fine, "a-stop-loses-nothing", lambda: f"{left} was published, {found} is there, {legacy.unseen} unseen")
 
     def stepped(self, syncer: SyncerProcess, event: SyncerEvent, actions: Sequence[SyncerAction]) -> None:
         core, now = syncer.core, self.world.engine.now
@@ -233,6 +251,12 @@ class Watch:
                 "books-match-weights",
                 lambda name=name, c=consumed, t=trained: f"{name} consumed {c} and trained {t}",
             )
+        named, keep = books.consumed_by.keys() - books.accounts.keys() - books.promised_by.keys(), self.world.setting
+        _demand(
+            len(named) <= keep.departed_named,
+            "departed-are-one-sum",
+            lambda: f"{sorted(named)} have left, {keep.departed_named} are named",
+        )
         cursors, merged_to = dict(commit.state.cursors), _cursors_of(commit.contents)
         for slot, last in merged_to.items():
             _demand(
@@ -353,7 +377,7 @@ class Watch:
         self._values = dict(cut.truth.values)
         self._newest = {name: dict(by_epoch) for name, by_epoch in cut.truth.newest.items()}
         self._gates[max(self._gates)] = deepcopy(cut.truth.gate)
-        self._folds, self._resumed = {}, {}
+        self._folds, self._resumed, self._stopped = {}, {}, {}
         self.inside = Observer(cut.state.versions)
 
     def is_of_this_run(self, process: LearnerProcess) -> bool:

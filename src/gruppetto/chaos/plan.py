@@ -30,6 +30,8 @@ class FaultKind(StrEnum):
     """kill −9. It is started again after ``lasts_s``. ``how``: at which action, see :data:`CRASH_POINTS`."""
     POWER_LOSS = "power-loss"
     """The same, but no connection is closed: learners find out by silence."""
+    STOP_SYNCER = "stop-syncer"
+    """SIGTERM: it makes a last commit and goes. It is started again after ``lasts_s``."""
     PERSIST_FAILS = "persist-fails"
     """The disk refuses commits for ``lasts_s``."""
     SLOW_SYNCER = "slow-syncer"

@@ -33,6 +33,7 @@ from gruppetto.protocol.events import (
     Published,
     Seeded,
     Settle,
+    Stop,
     SyncerEvent,
     Tick,
 )
@@ -44,7 +45,7 @@ from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.switchboard import Switchboard
 from gruppetto.runtime.wire import CloseCode, Frame, HelloFrame, ProgressFrame, WelcomeFrame
-from gruppetto.trace.schema import core_header
+from gruppetto.trace.schema import core_and_header
 
 if TYPE_CHECKING:
     from gruppetto.chaos.world import World
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 __all__ = ["SyncerProcess"]
 
 _log = logging.getLogger("gruppetto.chaos")
+
+LAST_COMMIT_S = 4.0
+"""How long it tries to make its last commit."""
 
 
 class SyncerProcess:
@@ -76,7 +80,7 @@ class SyncerProcess:
         self._at_the_door: tuple[Work, int] | None = None
         self._recorded: tuple[SyncerState, tuple[Content, ...], Truth] | None = None
         """Its part of the checkpoint that is being taken."""
-        self._settling = False
+        self._settling = self._stopping = False
         self._settle_at: float | None = None
         self._merger_free_at = self._disk_free_at = 0.0
         self._wakes_at: float | None = None
@@ -85,7 +89,9 @@ class SyncerProcess:
     def _make_core(self) -> None:
         commit, unseen, damaged = self.legacy.commit, self.legacy.unseen, self.legacy.damaged
         state = commit.state if commit else None
-        self.core: SyncerCore = self.world.make_syncer(
+        self.core: SyncerCore
+        self.core, made_of = core_and_header(
+            self.world.make_syncer,
             self.world.setting,
             run_id=self.world.run_id,
             layout_hash=self.world.layout_hash,
@@ -96,15 +102,6 @@ class SyncerProcess:
         )
         self.switchboard = Switchboard(self._dress, Complaints(_log))
         if self.world.trace is not None:
-            made_of = core_header(
-                self.world.setting,
-                run_id=self.world.run_id,
-                layout_hash=self.world.layout_hash,
-                epoch=self.epoch,
-                state=state,
-                unseen=unseen,
-                damaged=damaged,
-            )
             self.world.trace.header(made_of)
         self.world.watch.new_core(self)
 
@@ -116,7 +113,7 @@ class SyncerProcess:
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def greet(self, wire: Wire, hello: Hello) -> None:
-        if not self.alive or not self._has_authority():
+        if not self.alive or self._stopping or not self._has_authority():
             wire.end_of_syncer()
             return
         if self.core.phase is Phase.SEEDING and not self.core.members.connected():
@@ -165,6 +162,20 @@ class SyncerProcess:
             else:
                 wire.end_of_syncer()
 
+    def stop(self) -> None:
+        """SIGTERM: learners are told, and what is published is made durable, with some patience for the disk."""
+        if not self.alive or self.over or self._stopping:
+            return
+        self._stopping = True
+        self.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
+        self.world.engine.after(LAST_COMMIT_S, self._end)
+        self.feed(Stop())
+
+    def _end(self) -> None:
+        if self.alive:
+            self.die(silent=False)
+            self.world.has_stopped(self)
+
     def step_down(self) -> None:
         """Another life has the authority: this one ends, for ever."""
         self.die(silent=False)
@@ -191,6 +202,9 @@ class SyncerProcess:
                 return
             self._perform(action)
         self._plan_wake()
+        if self._stopping and self.core.stopped:
+            self.world.watch.stopped(self)
+            self._end()
         if self.core.phase is Phase.FINISHED and not self._settling:
             self._look_for_the_end()
 

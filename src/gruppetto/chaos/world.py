@@ -71,6 +71,7 @@ class World:
         """(checkpoint, learner, incarnation): what was saved."""
         self._recovery: Recovery | None = None
         self._contents = self._checkpoints = 0
+        self._starts_again_after_s = 0.0
         self._times_gone_back = 0
         self._slow_until = 0.0
         self._diverges = False
@@ -231,6 +232,9 @@ class World:
         match fault.kind:
             case FaultKind.DAMAGE | FaultKind.LOST_STATE:
                 self._spoil(fault)
+            case FaultKind.STOP_SYNCER if self.syncer is not None:
+                self.syncer.stop()
+                self._starts_again_after_s = fault.lasts_s
             case FaultKind.TAKE_OVER if fault.how:
                 self._waits_to_take_over = fault
             case FaultKind.TAKE_OVER:
@@ -346,6 +350,12 @@ class World:
         self.syncer.die(silent=fault.kind is FaultKind.POWER_LOSS)
         self.syncer = None
         self.engine.after(fault.lasts_s, self._start_syncer)
+
+    def has_stopped(self, syncer: SyncerProcess) -> None:
+        """Its process has ended in good order, or its patience has."""
+        if syncer is self.syncer:
+            self.syncer = None
+            self.engine.after(self._starts_again_after_s, self._start_syncer)
 
     def _resume_all(self, cut: Cut, lasts_s: float) -> None:
         """Everything dies; disk, truth and all processes go back to the cut. Only epochs are never used again.

@@ -30,7 +30,8 @@ class Flags:
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
     """The run's settings: model, data, inner optimizer."""
     syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR")] = ""
-    """The syncer's address, with those of its standbys; or its state directory on this machine."""
+    """The syncer's address, with those of its standbys; or its state directory on this machine. Without it those of
+    the file hold (syncer.urls)."""
     name: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """This learner's name in the run; a [[learner]] entry of that name sets its pace."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
@@ -53,9 +54,8 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "learner")
     file = Path(exactly_one(flags.run, "RUN.toml", "learner"))
-    for name in ("syncer", "name"):
-        if not getattr(flags, name):
-            raise UserError(f"--{name} is missing", where="gruppetto learner", fix="give it")
+    if not flags.name:
+        raise UserError("--name is missing", where="gruppetto learner", fix="give it")
     log_to_stderr()
     if flags.follow_parent:
         end_with_parent()
@@ -69,6 +69,9 @@ def main(arguments: Sequence[str]) -> int:
         part = part_of(Path(flags.from_), flags.name)
     overrides = overrides_of(flags.set, {"syncer.token_file": flags.token_file})
     config = load_run(file, overrides=overrides)
+    syncer = flags.syncer or ",".join(config.syncer.urls)
+    if not syncer:
+        raise UserError("--syncer is missing", where="gruppetto learner", fix="give it, or set syncer.urls in the file")
     entry = next((e for e in config.learners if e.name == flags.name), None) or LearnerEntry(name=flags.name)
 
     # Seconds of imports; the syncer starts meanwhile.
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     arrived = ride(
         config,
         entry,
-        syncer=_address(flags.syncer),
+        syncer=_address(syncer),
         token=read_token(config.syncer.token_file),
         cache=Path(flags.cache).expanduser(),
         clock=MonotonicClock(),
@@ -103,17 +106,19 @@ def _place_for(file: Path, name: str) -> Path | None:
 
 
 def _address(syncer: str) -> str:
-    """A URL as it is; for a directory, the address that the syncer writes there when it listens."""
-    if "://" in syncer or not ("/" in syncer or Path(syncer).is_dir()):
-        return syncer
+    """As it is; of a directory once a syncer has written there where it listens, which it may do anew at any time."""
     from gruppetto.launch.ask import find_endpoint
+    from gruppetto.runtime.address_book import is_directory
     from gruppetto.runtime.clock import MonotonicClock
 
+    if not is_directory(syncer):
+        return syncer
+
     clock, pause = MonotonicClock(), threading.Event()
-    while (endpoint := find_endpoint(Path(syncer))) is None:
+    while find_endpoint(Path(syncer)) is None:
         if clock.now() > ENDPOINT_PATIENCE_S:
             raise AddressError(
                 f"no syncer has said in {ENDPOINT_PATIENCE_S:g} s where it listens", where=syncer, fix="start one"
             )
         pause.wait(POLL_S)
-    return endpoint.url
+    return syncer

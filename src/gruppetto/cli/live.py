@@ -15,12 +15,17 @@ from rich.text import Text
 from gruppetto.cli.status import gate_lines, standby_lines
 from gruppetto.launch.sight import Sight
 from gruppetto.protocol.grace import ema
+from gruppetto.report.alarms import alarm_lines, holds
 from gruppetto.report.story import as_bytes, as_duration
 
 __all__ = ["LiveView"]
 
 LINE_EVERY_S = 5.0
+OVER_FOR_S = 60.0
+"""An alarm that is over stays in sight for so long."""
 SMOOTHING = 0.15
+STALLED_S, STALLED_ROUNDS = 5.0, 8.0
+"""A run is stalled when no round has closed for the first, and for so many times as long as one took."""
 COLOURS = {"live": "green", "joining": "yellow", "away": "red", "left": "dim", "running": "yellow", "done": "dim"}
 
 
@@ -74,14 +79,14 @@ class LiveView:
             *(Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in gate_lines(status)),
             *(Text(line, style="dim") for line in standby_lines(sight.standby)),
             Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),
-            *(Text(f"! {alarm['text']}", style="red") for alarm in status["alarms"][-2:]),
+            *_alarms(status),
         )
 
     def _counts(self, sight: Sight, status: Mapping[str, Any]) -> str:
         grace, moved = status["grace"], status["bytes"]
         parts = [
             f"round {status['round']}/{self._rounds}",
-            self._left(self._rounds - status["round"]),
+            self._left(status),
             f"loss {sight.losses[-1][1]:.3f}" if sight.losses else "loss –",
             f"{self._pace.tokens_per_s:,.0f} tokens/s",
             f"quorum {len(status['quorum']['participants'])}",
@@ -90,7 +95,11 @@ class LiveView:
         ]
         return " · ".join(parts)
 
-    def _left(self, rounds: int) -> str:
+    def _left(self, status: Mapping[str, Any]) -> str:
+        """How long it will take at the pace of the last rounds; what is waited for, while none closes."""
+        rounds = self._rounds - status["round"]
+        if rounds and self._pace.stalled:
+            return f"waiting for {status['waiting_for']}"
         left_s = self._pace.left_s(rounds)
         return "– left" if left_s is None else f"{as_duration(left_s)} left"
 
@@ -105,6 +114,8 @@ class LiveView:
         gate = "".join(f" · {line}" for line in gate_lines(status))
         standby = "".join(f" · {line}" for line in standby_lines(sight.standby))
         return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{standby}{gate}"
+        alarms = "".join(f" · {line}" for line in alarm_lines(filter(holds, status["alarms"]), status["uptime_s"]))
+        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{gate}{alarms}"
 
 
 class _Pace:
@@ -115,6 +126,9 @@ class _Pace:
         self._rounds_per_s: float | None = None
         self._tokens_per_s: float | None = None
         self._last: tuple[float, int, int] | None = None
+        self._advanced_at: float | None = None
+        self.stalled = False
+        """For many times as long as a round takes none has closed."""
 
     def look(self, sight: Sight) -> None:
         if sight.status is None:
@@ -123,8 +137,15 @@ class _Pace:
         if self._last is None:
             self._last = now
             return
+        if now[1] > self._last[1] or self._advanced_at is None:
+            self._advanced_at = now[0]
+        round_s = 1 / self._rounds_per_s if self._rounds_per_s else 0.0
+        self.stalled = now[0] - self._advanced_at > max(STALLED_S, STALLED_ROUNDS * round_s)
         passed_s = now[0] - self._last[0]
         if passed_s < 1.0:
+            return
+        if self.stalled:
+            self._last = now  # how long nothing happens says nothing about the rounds after it
             return
         self._rounds_per_s = ema(self._rounds_per_s, (now[1] - self._last[1]) / passed_s, SMOOTHING)
         self._tokens_per_s = ema(self._tokens_per_s, (now[2] - self._last[2]) / passed_s, SMOOTHING)
@@ -133,6 +154,17 @@ class _Pace:
 
     def left_s(self, rounds: int) -> float | None:
         return rounds / self._rounds_per_s if self._rounds_per_s else None
+
+
+def _alarms(status: Mapping[str, Any]) -> list[Text]:
+    """Those that hold, and those that were withdrawn just now."""
+    now = status["uptime_s"]
+    holding = [alarm for alarm in status["alarms"] if holds(alarm)]
+    recent = [alarm for alarm in status["alarms"] if not holds(alarm) and now - alarm["over_t"] <= OVER_FOR_S]
+    return [
+        *(Text(line, style="red") for line in alarm_lines(holding, now)),
+        *(Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in alarm_lines(recent[-2:], now)),
+    ]
 
 
 def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:

@@ -20,9 +20,10 @@ from gruppetto.cli.simulate_tables import (
     utilisation_curves,
 )
 from gruppetto.errors import SettingError
+from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.sim.bandwidth import Traffic
 from gruppetto.sim.goodput import ONE_JOB, SYSTEMS, Outcome, run, run_all, tabulate
-from gruppetto.sim.load import check_load
+from gruppetto.sim.load import check_load, expected_steps
 from gruppetto.sim.paper import CHIPS, LEARNERS
 from gruppetto.sim.scenario import Scenario
 from gruppetto.trace.log import TraceWriter
@@ -31,6 +32,9 @@ __all__ = ["main"]
 
 TABLES = ("paper", "bandwidth")
 TABLE_SEEDS = 3
+MANY_STEPS = 1e6
+"""In a row: most of a minute."""
+SAY_EVERY_S = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +54,13 @@ def main(arguments: Sequence[str]) -> int:
     if flags.trace is not None:
         outcomes = [_traced(jobs, flags.trace)]
     else:
-        outcomes = run_all(jobs, processes=at_least_one(flags.processes, "--processes"), done=_progress(len(jobs)))
+        _say_what_takes_long(jobs)
+        outcomes = run_all(
+            jobs,
+            processes=at_least_one(flags.processes, "--processes"),
+            done=_progress(len(jobs)),
+            passed=_hours(MonotonicClock()),
+        )
     rows = tabulate(outcomes)
     if flags.figure is not None:
         from gruppetto.report.clusters import draw_goodput, save
@@ -133,6 +143,31 @@ def _traced(jobs: Sequence[tuple[str, Scenario, int]], path: Path) -> Outcome:
         raise SettingError("is there already", where=str(path), fix="name another file")
     with TraceWriter(path, {"simulated": f"{scenario.learners} learners on {scenario.chips} chips"}) as trace:
         return run(system, scenario, seed, trace)
+
+
+def _say_what_takes_long(jobs: Sequence[tuple[str, Scenario, int]]) -> None:
+    """Before it is begun, and only where it can be made shorter."""
+    steps = max((expected_steps(system, one) for system, one, _ in jobs if system == "decoupled"), default=0.0)
+    if steps > MANY_STEPS and all(one.stride == 1 for _, one, _ in jobs):
+        print(
+            f"note: a row has up to {steps:.2g} steps, which takes minutes; --stride 16 goes through about as many "
+            "times faster, with the same goodput",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _hours(clock: Clock) -> Callable[[float], None]:
+    """Says every few seconds how far a long row has come."""
+    said_at = clock.now()
+
+    def say(now_s: float) -> None:
+        nonlocal said_at
+        if (now := clock.now()) >= said_at + SAY_EVERY_S:
+            said_at = now
+            print(f"  {now_s / 3600:.1f} simulated hours are done", file=sys.stderr, flush=True)
+
+    return say
 
 
 def _progress(total: int) -> Callable[[Outcome], None]:

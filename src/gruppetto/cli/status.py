@@ -12,8 +12,12 @@ from typing import Annotated, Any
 import tyro
 
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.status_of_the_dead import status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.report.alarms import alarm_lines
+from gruppetto.runtime.health import UNKNOWN_LEARNER
+from gruppetto.runtime.store import holds_commits
 from gruppetto.trace.log import Record, read_trace
 
 __all__ = ["gate_lines", "main", "standby_lines", "status_of_directory"]
@@ -50,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def status_of_directory(directory: Path, *, token: str | None = None) -> dict[str, Any]:
-    """The syncer's account with the pid of each local learner; from the report when the run has ended.
+    """The syncer's account with the pid of each local learner; from the report when the run has ended, and from the
+    durable state where that is all there is.
 
     Raises :class:`DataError` for a directory without a run.
     """
@@ -64,23 +69,25 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
     except GruppettoError:
         report = _read(directory / "report.json")
         if not processes and not report:
+            for place in (directory, directory / "syncer"):
+                if holds_commits(place):
+                    return status_of_state(place)
             raise DataError(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
         return _status_of_ended(_with_last_seen(report, directory / "trace.jsonl"), learners, ended=bool(report))
     if "standby" in processes:
         status["standby"] = processes["standby"]
+        seen = _with_last_seen(report, directory / "trace.jsonl")
+        return status_of_report(directory, seen, learners, ended=bool(report))
     for name, process in learners.items():
-        known = status["learners"].setdefault(name, dict(NOT_KNOWN_YET))
+        known = status["learners"].setdefault(name, dict(UNKNOWN_LEARNER))
         known["pid"] = process["pid"]
         if process["state"] != "running" and known["state"] != "left":
             known["state"] = process["state"]
         elif known["state"] is None:
             known["state"] = "starting"
     return status
-
-
-NOT_KNOWN_YET = {"state": None, "clock": 0, "last_merged_round": None, "step_s": None, "steps": 0}
 
 
 def _last_seen(trace: Path) -> dict[str, Any]:
@@ -118,27 +125,6 @@ def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
     return {**seen, **report, "learners": both}
 
 
-def _status_of_ended(report: dict[str, Any], learners: dict[str, Any], *, ended: bool) -> dict[str, Any]:
-    """What is left to say when nothing runs any more."""
-    seen: dict[str, Any] = report.get("learners", {})
-    return {
-        "round": report.get("rounds", 0),
-        "phase": "ended" if ended else "stopped",
-        "waiting_for": "nothing: the processes have ended",
-        "learners": {
-            name: {
-                **NOT_KNOWN_YET,
-                "pid": learners.get(name, {}).get("pid"),
-                "state": learners.get(name, {}).get("state") or seen.get(name, {}).get("state"),
-                **{key: value for key, value in seen.get(name, {}).items() if key in NOT_KNOWN_YET and key != "state"},
-            }
-            for name in sorted({*learners, *seen})
-        },
-        "rejected": report.get("rejected", {}),
-        "clipped": report.get("clipped", {}),
-    }
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
@@ -149,8 +135,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _text(status: dict[str, Any]) -> str:
     rounds = status.get("rounds")
+    run = f"run {status['run_id']}, " if status.get("run_id") else ""
+    since = f" since {status['stopped_at']}" if "stopped_at" in status else ""
     lines = [
-        f"round {status['round']}{f' of {rounds}' if rounds else ''}, {status['phase']}; "
+        f"{run}round {status['round']}{f' of {rounds}' if rounds else ''}, {status['phase']}{since}; "
         f"waiting for {status['waiting_for']}"
     ]
     for name, each in status["learners"].items():
@@ -166,10 +154,9 @@ def _text(status: dict[str, Any]) -> str:
     lines += [
         f"  > {back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "
         f"(found in {back['seconds']:.1f} s)"
-        for back in status.get("recoveries", [])
-        if "donor" in back
+        for back in status["recoveries"]
     ]
-    lines += [f"  ! {alarm['text']}" for alarm in status.get("alarms", [])]
+    lines += [f"  {line}" for line in alarm_lines(status.get("alarms", ()), status.get("uptime_s", 0.0))]
     return "\n".join(lines)
 
 

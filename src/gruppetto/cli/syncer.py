@@ -15,9 +15,11 @@ import tyro
 from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, read_flags
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
-from gruppetto.config.load import read_toml
+from gruppetto.config.load import read_whole_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
 from gruppetto.errors import SettingError, Stopped
+from gruppetto.config.write import END
+from gruppetto.errors import SettingError
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably
@@ -141,14 +143,13 @@ def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
 
 def _kept_settings(kept: Path) -> Mapping[str, object]:
     """What an earlier start has kept; never silently the defaults. Raises :class:`SettingError`."""
-    content = read_toml(kept)
-    if not content.get("run"):
+    try:
+        return read_whole_toml(kept)
+    except SettingError as error:
+        fix = "name the run's own RUN.toml, or remove this file to take the defaults"
         raise SettingError(
-            "has lost the settings of this run (there is no table [run])",
-            where=str(kept),
-            fix="name the run's own RUN.toml, or remove this file to take the defaults",
-        )
-    return content
+            f"does not hold the settings of this run ({error.what})", where=str(kept), fix=fix
+        ) from error
 
 
 def _ready(endpoint: Endpoint, config: RunConfig) -> None:
@@ -156,7 +157,7 @@ def _ready(endpoint: Endpoint, config: RunConfig) -> None:
     print(f"{endpoint.url} serves run {endpoint.run_id}", file=sys.stderr, flush=True)
     try:
         kept = Path(config.syncer.state) / KEPT
-        write_durably(kept, [to_toml(config).encode()])
+        write_durably(kept, [f"{to_toml(config)}\n{END}\n".encode()])
         force_directory(kept.parent)
     except OSError as error:
         print(f"the settings could not be kept ({error.strerror})", file=sys.stderr, flush=True)

@@ -12,7 +12,8 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flags
-from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config import RunConfig, load_run
+from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, UserError
 from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.launch.strike import Strike
@@ -109,6 +110,8 @@ def ride_and_report(
     A run that fails leaves what it recorded; one that never began leaves nothing. Raises :class:`RunFailed` after the
     report when the last weights could not be judged.
     """
+    if config.mode == "decoupled" and config.protocol.notice:
+        print(f"note: {config.protocol.notice}", file=sys.stderr, flush=True)
     unjudged = ""
     try:
         unjudged = _ride(config, directory, cache=cache, title=title or str(directory), strike=strike)
@@ -168,7 +171,7 @@ def run_rival(config: RunConfig, directory: Path, *, cache: Path) -> None:
     )
     with _Progress(directory / "train.jsonl", config.rounds):
         run_baseline(plan)
-    (directory / "run.toml").write_text(to_toml(config), encoding="utf-8")
+    write_run(config, directory / "run.toml")
 
 
 class _Progress:

@@ -20,12 +20,13 @@ from gruppetto.config.run import (
     RunConfig,
     SyncerPlace,
 )
+from gruppetto.config.write import END
 from gruppetto.errors import SettingError
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train.setting import PRESETS as MODEL_PRESETS
 from gruppetto.train.setting import DataSetting, InnerSetting, ModelSetting, TrainSetting, preset
 
-__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run", "read_toml"]
+__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run", "read_toml", "read_whole_toml"]
 
 DEFAULT_ROUNDS = 1000
 """A local run has an end."""
@@ -160,6 +161,23 @@ def read_toml(file: Path) -> Mapping[str, object]:
         raise SettingError("nests too many brackets", where=str(file), fix="write each setting plainly") from error
     except ValueError as error:  # what is no TOML, no UTF-8, or a number of thousands of digits
         raise SettingError(f"is not TOML ({error})", where=str(file), fix="mend the line") from error
+
+
+def read_whole_toml(file: Path) -> Mapping[str, object]:
+    """The tables in a file that :func:`gruppetto.config.write.write_run` wrote, with its last line.
+
+    What is cut short may still be TOML, and would then be read as the defaults of all that is missing. Raises
+    :class:`SettingError`.
+    """
+    content = read_toml(file)
+    lines = file.read_text(encoding="utf-8-sig").rstrip().splitlines()
+    if not lines or lines[-1] != END:
+        raise SettingError(
+            f"is cut short, or was written by an older version: its last line is not {END!r}",
+            where=str(file),
+            fix="put the run's whole settings there, with that line at their end",
+        )
+    return content
 
 
 def _layer(content: Mapping[str, object], say: str) -> _Layer:

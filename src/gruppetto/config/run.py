@@ -16,12 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gruppetto.errors import SettingError
+from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.address import SyncerAddress
 from gruppetto.train.setting import TrainSetting
 
 __all__ = [
@@ -143,6 +144,9 @@ class SyncerPlace:
     """Listen without TLS off this machine. Whoever is on the network can read and change the weights."""
     lease_s: float = 10.0
     """A standby takes over when the syncer has not renewed its lease for so long, though it is not known to be dead."""
+    urls: tuple[str, ...] = ()
+    """Where learners of other machines find it: its address, and those of its standbys, in the order to be tried.
+    ``gruppetto learner --syncer`` says otherwise; a local run needs none."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``run.sync_period`` rounds apart, in case newer ones are damaged."""
 
@@ -156,6 +160,11 @@ class SyncerPlace:
             raise SettingError(f"is {self.lease_s}", where="syncer.lease_s", fix="use more than 0 seconds, up to a day")
         if not 0 <= self.snapshots_kept <= 1000:
             raise SettingError(f"is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000")
+        for i, url in enumerate(self.urls):
+            try:
+                SyncerAddress.parse(url)
+            except AddressError as error:
+                raise SettingError(error.what, where=f"syncer.urls[{i}]", fix=error.fix) from error
         if not self.state:
             raise SettingError("is empty", where="syncer.state", fix="name a directory")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -6,10 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
+from pathlib import Path
 
 from gruppetto.config.run import RunConfig
 
-__all__ = ["to_toml"]
+__all__ = ["END", "to_toml", "write_run"]
+
+END = "# end of run.toml"
+"""The last line of a resolved run that was written whole."""
 
 
 def to_toml(config: RunConfig) -> str:
@@ -37,6 +41,13 @@ def to_toml(config: RunConfig) -> str:
     parts = [_section(f"[{name}]", values) for name, values in tables.items()]
     parts += [_section("[[learner]]", _table(entry)) for entry in config.learners]
     return "\n".join(parts)
+
+
+def write_run(config: RunConfig, path: Path) -> None:
+    """Write the resolved run to ``path``, whole or not at all, with a last line that says so. Raises OSError."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(f"{to_toml(config)}\n{END}\n", encoding="utf-8")
+    new.replace(path)
 
 
 def _table(setting: object) -> dict[str, object]:

@@ -22,6 +22,13 @@ from gruppetto.launch.judging import Judging
 from gruppetto.launch.learners import Learners
 from gruppetto.launch.notes import Losses, keep_notes
 from gruppetto.launch.revival import Revival
+from gruppetto.config import RunConfig
+from gruppetto.config.write import write_run
+from gruppetto.errors import GruppettoError, RunFailed, UserError
+from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.launch.children import Child, last_words, start, stop
+from gruppetto.launch.deaths import cause_of, note_death
+from gruppetto.launch.restart import Restarts
 from gruppetto.launch.routes import PlainRoutes, Routes
 from gruppetto.launch.sight import ProcessFile, Sight
 from gruppetto.launch.stopping import told_to_stop
@@ -114,7 +121,7 @@ class _LocalRun:
         """Here rather than in the children: mistakes surface before anything starts, and caches are filled once."""
         self._look("preparing the data")
         open_data(self.config.train, self.cache)
-        (self.directory / "run.toml").write_text(to_toml(self.config), encoding="utf-8")
+        write_run(self.config, self.directory / "run.toml")
         self._look("preparing the kernels")
         warm()
 

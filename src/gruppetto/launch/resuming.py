@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gruppetto.config import RunConfig, load_run
+from gruppetto.config.load import read_whole_toml
 from gruppetto.errors import StateError
 from gruppetto.protocol.units import Epoch
 from gruppetto.report.rundir import EVALUATION
@@ -66,7 +67,7 @@ def find(source: Path) -> Resumption:
         raise StateError(
             "is neither a run directory nor a checkpoint of one", where=str(source), fix=f"name one with a {RUN}"
         )
-    config = load_run(run / RUN)
+    config = load_run(run / RUN, content=read_whole_toml(run / RUN))
     if config.mode != "decoupled":
         raise StateError(f"is a {config.mode} run", where=str(run), fix="start it again; only decoupled runs resume")
     state = run / config.syncer.state

@@ -28,6 +28,7 @@ from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Ve
 __all__ = [
     "Alarm",
     "AlarmKind",
+    "AlarmOver",
     "Apply",
     "Checkpoint",
     "CheckpointClosed",
@@ -52,7 +53,7 @@ __all__ = [
 
 
 class AlarmKind(StrEnum):
-    """What an operator should know about. Each has a plain text with its cause and what to do."""
+    """What an operator should know about; each is a row of :data:`gruppetto.protocol.alarm_table.ALARMS`."""
 
     QUORUM_SHORT = "quorum-short"
     ANSWERS_SHORT = "answers-short"
@@ -162,10 +163,17 @@ class MemberChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """For the record and for the operator."""
+    """For the record and for the operator: what is wrong, and what to do."""
 
     kind: AlarmKind
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmOver:
+    """An alarm does not hold any more."""
+
+    kind: AlarmKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +277,7 @@ SyncerAction = (
     | RoundClosed
     | MemberChanged
     | Alarm
+    | AlarmOver
     | Checkpoint
     | CheckpointClosed
     | CheckpointRefused

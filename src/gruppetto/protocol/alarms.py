@@ -1,30 +1,30 @@
-"""What an operator is told, once per cause, in plain words: what is wrong and what to do."""
+"""What an operator is told, once per cause, in plain words: what is wrong, what to do, and when it is over.
+
+What each alarm means stands in :mod:`gruppetto.protocol.alarm_table`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from gruppetto.protocol.actions import Alarm, AlarmKind
+from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver
+from gruppetto.protocol.alarm_table import ALARMS, PATIENCE_S, SHARED_AGAIN, SOLO_SHARE
 from gruppetto.protocol.heading import ENOUGH, Heading, against_the_others
 from gruppetto.protocol.units import Fragment, LearnerId, Round
 
 __all__ = ["Alarms"]
 
-SOLO_SHARE, SHARED_AGAIN = 0.75, 0.6
-"""A learner that supplies more of the recently merged tokens than the first, while others live, raises an alarm; below
-the second the cause has gone. Between them nothing changes, so that it is not raised at every crossing."""
-PATIENCE_S = 5.0
-"""How long a shortage has to last. Every round is short of answers for the moment in which they travel."""
-
 
 class Alarms:
-    """Raises each alarm once, until its cause has gone. ``emit`` takes what is raised."""
+    """Raises each alarm once, and withdraws it when its cause has gone. ``emit`` takes both."""
 
-    def __init__(self, emit: Callable[[Alarm], None], *, solo_rounds: int) -> None:
+    def __init__(self, emit: Callable[[Alarm | AlarmOver], None], *, solo_rounds: int) -> None:
         self._emit = emit
         self._raised: set[AlarmKind] = set()
         self._since: dict[AlarmKind, float] = {}
+        self._fragments: dict[AlarmKind, set[Fragment]] = {AlarmKind.NOT_FINITE: set(), AlarmKind.ZERO_UPDATE: set()}
+        """Those whose last merge raised it."""
         self._recent: deque[Mapping[LearnerId, int]] = deque(maxlen=solo_rounds)
         self._against: frozenset[LearnerId] = frozenset()
 
@@ -32,10 +32,7 @@ class Alarms:
         self._set(
             AlarmKind.QUORUM_SHORT,
             self._lasts(now, AlarmKind.QUORUM_SHORT, live < quorum),
-            lambda: (
-                f"round {round} waits: {live} of the {quorum} learners it needs are live. Learners train on; "
-                'start more, or set when_short = "degrade".'
-            ),
+            lambda: f"round {round} waits: {live} of the {quorum} learners it needs are live.",
         )
 
     def answers_short(self, now: float, round: Round, *, answers: int, quorum: int, stuck: bool) -> None:
@@ -44,28 +41,27 @@ class Alarms:
             self._lasts(now, AlarmKind.ANSWERS_SHORT, stuck),
             lambda: (
                 f"round {round} waits: {answers} of the {quorum} contributions it needs were admitted and nobody "
-                "else is about to answer. See the rejections by reason."
+                "else is about to answer."
             ),
         )
 
-    def not_finite(self, round: Round, fragments: tuple[Fragment, ...]) -> None:
+    def not_finite(self, round: Round, due: tuple[Fragment, ...], fragments: tuple[Fragment, ...]) -> None:
+        """``fragments`` of those ``due`` are; the others hold what their own last round made of them."""
         self._set(
             AlarmKind.NOT_FINITE,
-            bool(fragments),
+            self._any(AlarmKind.NOT_FINITE, due, fragments),
             lambda: (
                 f"round {round}: the merged fragments {list(fragments)} are not finite and were not published; "
-                "their old value stays. Lower the outer learning rate or look for a diverging learner."
+                "their old value stays."
             ),
         )
 
-    def zero_update(self, round: Round, fragments: tuple[Fragment, ...]) -> None:
+    def zero_update(self, round: Round, due: tuple[Fragment, ...], fragments: tuple[Fragment, ...]) -> None:
+        """The same."""
         self._set(
             AlarmKind.ZERO_UPDATE,
-            bool(fragments),
-            lambda: (
-                f"round {round}: the merged update of fragments {list(fragments)} is zero. Are those tensors "
-                "frozen, or do the learners not train?"
-            ),
+            self._any(AlarmKind.ZERO_UPDATE, due, fragments),
+            lambda: f"round {round}: the merged update of fragments {list(fragments)} is zero.",
         )
 
     def persist_failed(self, round: Round, why: str | None) -> None:
@@ -74,7 +70,7 @@ class Alarms:
             why is not None,
             lambda: (
                 f"round {round} could not be made durable: {why}. Nothing was published; learners train on. It is "
-                "tried again: free disk space or repair the state directory."
+                "tried again."
             ),
         )
 
@@ -88,7 +84,7 @@ class Alarms:
             lambda: (
                 f"the last life of the syncer left less than it may have published: {which}; "
                 f"fragments {list(fragments)} go on from what is at hand of round {known}, as version {round}. "
-                "What was merged in between is booked as lost. Nothing to do; the log of the syncer says why."
+                "What was merged in between is booked as lost."
             ),
         )
 
@@ -96,6 +92,7 @@ class Alarms:
         """Watch for one learner that quietly trains alone while others live."""
         if live < 2:
             self._recent.clear()  # alone is not the same as alone among others
+            self._set(AlarmKind.ONE_LEARNER, False, str)
             return
         self._recent.append(tokens)
         if len(self._recent) < (self._recent.maxlen or 0):
@@ -110,10 +107,7 @@ class Alarms:
         self._set(
             AlarmKind.ONE_LEARNER,
             share > (SHARED_AGAIN if AlarmKind.ONE_LEARNER in self._raised else SOLO_SHARE),
-            lambda: (
-                f"{top} supplied {share:.0%} of the tokens merged lately though {live} learners are live. Look at "
-                "why the others are late or rejected."
-            ),
+            lambda: f"{top} supplied {share:.0%} of the tokens merged lately though {live} learners are live.",
         )
 
     def direction(self, headings: Mapping[LearnerId, Heading]) -> None:
@@ -127,8 +121,7 @@ class Alarms:
             bool(against),
             lambda: (
                 f"the contributions of {', '.join(against)} point against the momentum (over {ENOUGH} and more) while "
-                "those of the others do not. They are merged all the same: look at the data, the labels and the "
-                "learning rate there, or stop that learner."
+                "those of the others do not."
             ),
         )
 
@@ -139,9 +132,18 @@ class Alarms:
             return False
         return now >= self._since.setdefault(kind, now) + PATIENCE_S
 
-    def _set(self, kind: AlarmKind, on: bool, text: Callable[[], str]) -> None:
+    def _any(self, kind: AlarmKind, due: tuple[Fragment, ...], raising: tuple[Fragment, ...]) -> bool:
+        """The last merge of some fragment raises it. Others of its rounds do not make it come and go."""
+        of_kind = self._fragments[kind]
+        of_kind.difference_update(due)
+        of_kind.update(raising)
+        return bool(of_kind)
+
+    def _set(self, kind: AlarmKind, on: bool, facts: Callable[[], str]) -> None:
         if on and kind not in self._raised:
             self._raised.add(kind)
-            self._emit(Alarm(kind=kind, text=text()))
-        elif not on:
-            self._raised.discard(kind)
+            self._emit(Alarm(kind=kind, text=f"{facts()} {ALARMS[kind].action}"))
+        elif not on and kind in self._raised:
+            self._raised.remove(kind)
+            if ALARMS[kind].lasts:
+                self._emit(AlarmOver(kind=kind))

@@ -45,6 +45,7 @@ __all__ = [
     "StateSaved",
     "StepDone",
     "StepStarted",
+    "Stop",
     "SyncerEvent",
     "TakeCheckpoint",
     "Tick",
@@ -126,6 +127,11 @@ class Published:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settle:
     """The finished run is being put away: whoever has not said goodbye will not do so any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The process is asked to end: make durable what is published, and decide nothing more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +229,7 @@ SyncerEvent = (
     | PersistFailed
     | Published
     | Settle
+    | Stop
     | TakeCheckpoint
     | CheckpointRecorded
     | Tick

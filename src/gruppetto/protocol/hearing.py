@@ -63,6 +63,7 @@ class Hearing(Gate):
                 self._send(hello.learner, hello.session, refusal)
                 return
             self.ledger.open_account(hello.learner)
+            self.ledger.fold_departed(self.setting.departed_named)
         if arrival is Arrival.RETURNED:
             member.continues = hello.continues
         # A process that goes on in a resumed life takes its place: from now on nobody else can.

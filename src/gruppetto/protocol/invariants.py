@@ -7,10 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gruppetto.protocol.actions import Fold, Persist, Publish, RoundClosed, Send, SyncerAction, TakeOuterStep
+from gruppetto.protocol.actions import (
+    Alarm,
+    AlarmKind,
+    AlarmOver,
+    Fold,
+    Persist,
+    Publish,
+    RoundClosed,
+    Send,
+    SyncerAction,
+    TakeOuterStep,
+)
+from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.events import Persisted, SyncerEvent
 from gruppetto.protocol.messages import Ask, Marker
 from gruppetto.protocol.quorum import effective_quorum
+from gruppetto.protocol.round import Phase
 from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment, LearnerId, Round, Version
@@ -27,6 +40,8 @@ INVARIANTS = {
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
     "weights-are-positive": "what is folded has a positive, finite weight",
     "ledger-balances": "consumed · P = merged + promised + discarded + lost + open, exactly",
+    "names-add-up": "what the learners have consumed by name, and those who left long ago together, is all of it",
+    "alarms-hold": "an alarm is said once for as long as it holds, and withdrawn when it does not",
     "own-epoch": "every request carries the epoch of the syncer that makes it",
 }
 """Name and meaning of every invariant."""
@@ -57,6 +72,8 @@ class Observer:
         self._closing: tuple[int, Round] | None = None
         self._versions: dict[int, tuple[Version, ...]] = {}
         """By epoch: the newest version of each fragment that it, or an earlier one when it began, has published."""
+        self._alarms: dict[int, set[AlarmKind]] = {}
+        """By epoch: those that hold."""
 
     def saw(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
         """Judge one step of ``core``."""
@@ -89,10 +106,33 @@ class Observer:
             case TakeOuterStep():
                 # Folds of closed rounds need not be remembered: a late answer is refused by its round number.
                 self._folded = {key for key in self._folded if key[1] >= action.round}
+            case Alarm() | AlarmOver():
+                self._judge_alarm(core, action)
             case Send(message=Ask() | Marker() as said) if said.epoch != core.epoch:
                 raise BrokenInvariantError("own-epoch", f"{said}")
             case _:
                 pass
+
+    def _judge_alarm(self, core: SyncerCore, action: Alarm | AlarmOver) -> None:
+        holding, kind = self._alarms.setdefault(core.epoch, set()), action.kind
+        # The alarm of direction names learners; one more is news.
+        if (kind in holding) is isinstance(action, Alarm) and kind is not AlarmKind.DIRECTION:
+            raise BrokenInvariantError("alarms-hold", f"{action} while {sorted(holding)} hold")
+        if isinstance(action, AlarmOver):
+            holding.discard(kind)
+        elif ALARMS[kind].lasts:
+            holding.add(kind)
+
+    def _judge_alarms(self, core: SyncerCore) -> None:
+        holding, live = self._alarms.get(core.epoch, set()), len(core.members.live())
+        if AlarmKind.QUORUM_SHORT in holding and core.phase in (Phase.QUORUM, Phase.GRACE):
+            degrade = core.setting.when_short == "degrade"
+            quorum = effective_quorum(min_quorum=core.setting.min_quorum, live=live, degrade=degrade)
+            opened = core.open_round
+            if live >= quorum and opened is not None and opened.closing is None:
+                raise BrokenInvariantError("alarms-hold", f"{live} live learners are short of {quorum}")
+        if AlarmKind.PERSIST_FAILED in holding and core.phase is not Phase.PERSISTING:
+            raise BrokenInvariantError("alarms-hold", f"a persist has failed in phase {core.phase.value}")
 
     def _judge_closing(self, core: SyncerCore, closed: RoundClosed) -> None:
         before = self._closed.get(core.epoch)
@@ -120,6 +160,7 @@ class Observer:
 
     def _judge_state(self, core: SyncerCore) -> None:
         self._judge_verdict(core)
+        self._judge_alarms(core)
         if core.epoch not in self._versions:
             self._versions[core.epoch] = self._newest_of_all()
         before = self._versions[core.epoch]
@@ -131,6 +172,8 @@ class Observer:
             self._versions[core.epoch] = tuple(map(max, old_and_new))
         if not core.ledger.balances() or sum(core.ledger.merged_in) != core.ledger.totals.merged:
             raise BrokenInvariantError("ledger-balances", f"{core.ledger.totals}, consumed {core.ledger.consumed}")
+        if not core.ledger.names_add_up():
+            raise BrokenInvariantError("names-add-up", f"{core.ledger.consumed_by}, {core.ledger.departed}")
 
     def _newest_of_all(self) -> tuple[Version, ...]:
         """What learners may have seen of each fragment by now."""

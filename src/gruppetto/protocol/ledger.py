@@ -14,12 +14,12 @@ when that round takes its outer step. A running merge does not survive its synce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gruppetto.protocol.messages import Applied
 from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
 
-__all__ = ["Account", "Ledger", "Totals"]
+__all__ = ["Account", "Departed", "Ledger", "Totals"]
 
 
 MOST_FRAGMENT_TOKENS = 2**62
@@ -57,6 +57,19 @@ class Totals:
 
 
 @dataclass(slots=True, kw_only=True)
+class Departed:
+    """The sum over all who left so long ago that the books do not name them any more."""
+
+    names: int = 0
+    """How often a name was folded in; one that has come back since, and left again, counts again."""
+    consumed: int = 0
+    """Tokens."""
+    merged: int = 0
+    """Fragment-tokens."""
+    lost: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class Ledger:
     """Accounts of the living, totals of all.
 
@@ -86,6 +99,8 @@ class Ledger:
     """Fragment-tokens merged, per learner, over all its lives. What was lost afterwards with a damaged file is not
     taken out again: whose it was is not known any more."""
     consumed_by: dict[LearnerId, int] = field(default_factory=dict)
+    """Who has left stands behind all who left before: the first ones are the first to be named no more."""
+    departed: Departed = field(default_factory=Departed)
 
     def __post_init__(self) -> None:
         self.merged_in = self.merged_in or [0] * self.num_fragments
@@ -148,7 +163,10 @@ class Ledger:
         the next contribution; if the life that trained on them has ended meanwhile, they are discarded."""
         self.totals.merged -= tokens
         self.merged_in[fragment] -= tokens
-        self.merged_by[learner] -= tokens
+        by_name = min(tokens, self.merged_by.get(learner, 0))
+        if by_name:
+            self.merged_by[learner] -= by_name
+        self.departed.merged -= tokens - by_name  # it has left meanwhile, and is not named any more
         account = self.accounts.get(learner)
         again = min(tokens, account.merged[fragment]) if account is not None else 0
         if account is not None:
@@ -184,6 +202,18 @@ class Ledger:
                 self._lose(learner, account.open(p))
             else:
                 self._discard(account.open(p), why)
+        if learner in self.consumed_by:
+            self.consumed_by[learner] = self.consumed_by.pop(learner)
+
+    def fold_departed(self, keep: int) -> None:
+        """Of those who have left, name ``keep`` at most: those before them become one sum, so that no stream of fresh
+        names makes every commit longer. Nothing else changes."""
+        gone = [name for name in self.consumed_by if name not in self.accounts and name not in self.promised_by]
+        for name in gone[: max(0, len(gone) - keep)]:
+            self.departed.names += 1
+            self.departed.consumed += self.consumed_by.pop(name)
+            self.departed.merged += self.merged_by.pop(name, 0)
+            self.departed.lost += self.lost_by.pop(name, 0)
 
     def open_total(self) -> int:
         return sum(a.open(Fragment(p)) for a in self.accounts.values() for p in range(self.num_fragments))
@@ -195,6 +225,10 @@ class Ledger:
         """consumed · P = merged + promised + discarded + lost + open, exactly."""
         settled = self.totals.merged + self.totals.discarded + self.totals.lost
         return self.consumed * self.num_fragments == settled + self.promised_total() + self.open_total()
+
+    def names_add_up(self) -> bool:
+        """What each learner has consumed is, together with that of those who left long ago, all that was consumed."""
+        return self.consumed == sum(self.consumed_by.values()) + self.departed.consumed
 
     def in_tokens(self) -> Mapping[str, int]:
         """The totals in whole tokens, which add up exactly: the fractions go to the largest remainders."""
@@ -228,6 +262,7 @@ class Ledger:
             lost_by=dict(self.lost_by),
             merged_by=dict(self.merged_by),
             consumed_by=dict(self.consumed_by),
+            departed=replace(self.departed),
         )
 
     def _has_room_for(self, news: int) -> bool:

@@ -33,7 +33,10 @@ def refusal_for(
         text = f"this syncer serves run {run_id}, the learner belongs to {hello.run_id}; check the address"
         return Refusal(reason=RefusalReason.WRONG_RUN, text=text)
     if hello.layout_hash != layout_hash:
-        text = f"the learner's model (layout {hello.layout_hash}) is not the run's (layout {layout_hash})"
+        text = (
+            f"the learner's model (layout {hello.layout_hash}) is not the run's (layout {layout_hash}); build the "
+            "model that the others train"
+        )
         return Refusal(reason=RefusalReason.LAYOUT, text=text)
     if superseded:
         text = f"another process has taken the name {hello.learner!r}; give each process its own name"

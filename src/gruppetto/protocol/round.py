@@ -28,6 +28,8 @@ class Phase(StrEnum):
     PERSISTING = "persisting"
     PUBLISHING = "publishing"
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """Told to end in mid-run, with everything durable."""
 
 
 @dataclass(slots=True, kw_only=True)

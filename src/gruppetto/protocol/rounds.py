@@ -6,6 +6,8 @@
                               ▲                                                    │
                               └──────────────────────── next round ◀───────────────┴─▶ FINISHED
 
+Told to stop, it gives up what is open before MERGING, makes a last commit and is STOPPED (:mod:`stopping`).
+
 Deadlines are compared as ``now >= start + length`` everywhere, in the same floating-point form that ``wake_at`` is
 computed in: ``now - start >= length`` may still be false at the very moment asked for, and the core would ask for it
 again, for ever.
@@ -65,8 +67,8 @@ class Rounds(Standing):
         self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
         self.round, self._news = event.round, good
         self._unsaved.update(good)
-        self._alarms.not_finite(event.round, event.not_finite)
-        self._alarms.zero_update(event.round, event.zero)
+        self._alarms.not_finite(event.round, self._open.due, event.not_finite)
+        self._alarms.zero_update(event.round, self._open.due, event.zero)
         if self._needs_commit():
             self._persist()
         else:
@@ -84,6 +86,9 @@ class Rounds(Standing):
         self._persist_retry_at = None
         self._alarms.persist_failed(event.round, None)
         self._unsaved.clear()
+        if self._last_commit:
+            self.phase = Phase.STOPPED
+            return
         self._may_publish_until = self.round if self._is_last(self.round) else Round(self.round + self.setting.reserve)
         self._publish()
 
@@ -129,6 +134,7 @@ class Rounds(Standing):
                 member.phase, member.connected = MemberPhase.LEFT, False
                 self._note_member(member, "the run is over")
         # The books of a finished run are closed: make that durable too.
+        self.ledger.fold_departed(self.setting.departed_named)
         self._out.append(Persist(round=self.round, fragments=(), state=self.snapshot()))
 
     def _advance(self, now: float) -> None:
@@ -150,6 +156,8 @@ class Rounds(Standing):
                 self._persist()
         if self.phase is Phase.FINISHED:
             self.waiting_for = "nothing: the run is finished"
+        if self.phase is Phase.STOPPED:
+            self.waiting_for = "nothing: the syncer stops"
 
     def _begin_if_ready(self, now: float) -> None:
         live = self.members.live()

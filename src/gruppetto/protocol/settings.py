@@ -8,6 +8,7 @@ from typing import Literal
 
 from gruppetto.errors import SettingError
 from gruppetto.protocol.messages import ApplyMode
+from gruppetto.protocol.overwriting import overwriting_notice
 from gruppetto.protocol.schedule import Schedule
 
 __all__ = ["ProtocolSetting"]
@@ -79,6 +80,8 @@ class ProtocolSetting:
     """Rounds from one commit to the next under ``durability = "interval"``; one fewer may be lost."""
     checkpoint_timeout_s: float = 600.0
     """A checkpoint of the whole run waits so long for its parts; who has not answered by then is left out."""
+    departed_named: int = 1024
+    """The token ledger names so many of the learners that have left; those that left before are one sum."""
     num_slots: int | None = None
     """Data slots, leased to learners; None: twice the learners expected, 16 at least. Spare ones serve late joiners."""
 
@@ -102,6 +105,7 @@ class ProtocolSetting:
             ("snapshot_window", MAX_WINDOW),
             ("num_slots", 1_000_000),
             ("durability_rounds", 1_000_000),
+            ("departed_named", 1_000_000),
         ):
             value = getattr(self, name)
             if value is not None and value > most:
@@ -124,7 +128,7 @@ class ProtocolSetting:
                 where="run.num_slots",
                 fix=f"use {self.num_learners} or more: every learner needs a data slot of its own",
             )
-        for name in ("overlap_steps", "snapshot_window"):
+        for name in ("overlap_steps", "snapshot_window", "departed_named"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use 0 or more")
         if self.sync_period > 1 and self.overlap_steps >= self.sync_period:
@@ -212,6 +216,11 @@ class ProtocolSetting:
     def reserve(self) -> int:
         """Rounds that may be published between two commits."""
         return self.durability_rounds - 1 if self.durability == "interval" else 0
+
+    @property
+    def notice(self) -> str:
+        """What somebody should know who runs with these, in one line; mostly ""."""
+        return overwriting_notice(self.apply, sync_period=self.sync_period, overlap_steps=self.overlap_steps)
 
     @property
     def to_begin(self) -> int:

@@ -79,6 +79,8 @@ class Standing:
         self._may_publish_until = Round(0)
         """The last round that the last commit allows to be published."""
         self._unseen = 0
+        self._stopping = self._last_commit = False
+        """It was told to stop; the commit with which it goes is on its way."""
         self.went_back: tuple[tuple[Epoch, Round], ...] = ()
         """See :class:`~gruppetto.protocol.state.SyncerState`."""
         self._out: list[SyncerAction] = []
@@ -104,7 +106,7 @@ class Standing:
             value_norms=self.yardsticks.value_norms,
             usual_share=self.yardsticks.share,
             usual_weight=self.weights.medians[0] if self.weights.medians else 0.0,
-            reserve=0 if self._is_last(self.round) else self.setting.reserve,
+            reserve=0 if self._is_last(self.round) or self._last_commit else self.setting.reserve,
             went_back=self.went_back,
         )
 
@@ -171,6 +173,7 @@ class Standing:
     def _persist(self) -> None:
         """Everything that has changed since the last commit."""
         self.phase = Phase.PERSISTING
+        self.ledger.fold_departed(self.setting.departed_named)
         self._out.append(Persist(round=self.round, fragments=tuple(sorted(self._unsaved)), state=self.snapshot()))
 
     def _send(

@@ -1,9 +1,9 @@
 """The syncer's core: events in, actions out, time as an argument (section 3).
 
-One class in five files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
+One class in six files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
 (contributions compared with each other), :mod:`~gruppetto.protocol.hearing` (what learners say),
 :mod:`~gruppetto.protocol.rounds` (how a round goes), :mod:`~gruppetto.protocol.marking` (how a checkpoint of the whole
-run is cut).
+run is cut), :mod:`~gruppetto.protocol.stopping` (how it goes in good order).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gruppetto.protocol.events import (
     Published,
     Seeded,
     Settle,
+    Stop,
     SyncerEvent,
     TakeCheckpoint,
     Tick,
@@ -27,11 +28,12 @@ from gruppetto.protocol.hearing import Hearing
 from gruppetto.protocol.marking import Marking
 from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Hello, Marked, Progress
 from gruppetto.protocol.rounds import Rounds
+from gruppetto.protocol.stopping import Stopping
 
 __all__ = ["SyncerCore"]
 
 
-class SyncerCore(Hearing, Rounds, Marking):
+class SyncerCore(Hearing, Rounds, Marking, Stopping):
     """Decides when each round closes, who is in it and with what weight.
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing) and returns what to do. ``wake_at`` is the time
@@ -48,6 +50,7 @@ class SyncerCore(Hearing, Rounds, Marking):
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
             self._choose_another_seeder(member)
         self._mind_the_mark(now, event)
+        self._stop_if_ready()
         self._advance(now)
         self.wake_at = self._next_wake()
         return self._out
@@ -73,6 +76,7 @@ _HANDLERS: dict[type, str] = {
     PersistFailed: "_on_persist_failed",
     Published: "_on_published",
     Settle: "_on_settle",
+    Stop: "_on_stop",
     TakeCheckpoint: "_on_take_checkpoint",
     CheckpointRecorded: "_on_checkpoint_recorded",
     Marked: "_on_marked",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gruppetto.trace.measures import Death, Measures
 
-__all__ = ["about_deaths", "deaths_of"]
+__all__ = ["about_deaths", "deaths_of", "is_of_a_death"]
 
 SYNCER, STANDBY = "syncer", "standby"
 
@@ -43,11 +44,26 @@ def _merged_again_s(found: Measures, process: str, at: float) -> float | None:
     return min((t - at for t in closed if t > since), default=None)
 
 
+def is_of_a_death(recovery: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
+    """Whether a recovery is told with the death that it followed."""
+    return recovery["cause"] == "killed" and any(d["process"] == recovery["learner"] for d in report["deaths"])
+
+
+def _sources(report: Mapping[str, Any]) -> Mapping[str, Iterator[str]]:
+    """By learner: where each of its new lives had its state from, in order."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for recovery in report.get("recoveries", ()):
+        if is_of_a_death(recovery, report):
+            found[recovery["learner"]].append(recovery["source"])
+    return defaultdict(lambda: iter(()), {name: iter(sources) for name, sources in found.items()})
+
+
 def about_deaths(report: Mapping[str, Any]) -> list[str]:
     """A sentence on each death, for the end of a terminal session."""
     lines = []
     lost_by: Mapping[str, int] = report["lost_fragment_tokens"]
     dead = {death["process"] for death in report["deaths"]}
+    sources = _sources(report)
     for death in report["deaths"]:
         when = f" {death['t']:.1f} s into the run" if death["t"] is not None else ""
         where = f", at round {death['round']}" if death["round"] is not None else ""
@@ -58,6 +74,8 @@ def about_deaths(report: Mapping[str, Any]) -> list[str]:
             after = "no round was in need of it"
         else:
             after = f"{back:.1f} s later its work was merged again" if back is not None else "it was not merged again"
+            source = next(sources[death["process"]], "") if back is not None else ""
+            after += f", with its state from: {source}" if source else ""
         lines.append(f"{death['process']} died ({death['cause']}){when}{where}; {after}.")
     if lines:
         others = sorted(set(lost_by) - dead)

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE
+from gruppetto.report.alarms import alarm_span
 from gruppetto.report.story import as_bytes, as_duration
 
 __all__ = ["page"]
@@ -143,7 +144,7 @@ def _lists(report: Mapping[str, Any]) -> list[str]:
         parts += ["<h2>Recoveries</h2>", _table(head, back)]
     if report["alarms"]:
         parts.append("<h2>Alarms</h2>")
-        parts += [f'<p class="bad">{_number(a["t"], ".0f")} s: {escape(a["text"])}</p>' for a in report["alarms"]]
+        parts += [f'<p class="bad">{alarm_span(a)}: {escape(a["text"])}</p>' for a in report["alarms"]]
     if report.get("checks"):
         checks = [(name, str(found)) for name, found in report["checks"].items()]
         parts += ["<h2>Checks of the trace</h2>", _table(("", "found"), checks)]

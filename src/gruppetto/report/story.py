@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gruppetto.report.deaths import about_deaths
+from gruppetto.report.deaths import about_deaths, is_of_a_death
 
 __all__ = ["as_bytes", "as_duration", "story"]
 
@@ -103,6 +103,8 @@ def _about_trouble(report: Mapping[str, Any]) -> list[str]:
     if gone:
         lines.append(f"{', '.join(gone)} went away and did not come back; the others rode on.")
     for recovery in report["recoveries"]:
+        if is_of_a_death(recovery, report):
+            continue
         came = "joined" if recovery["cause"] == "joined" else f"was gone ({recovery['cause']})"
         lines.append(
             f"{recovery['learner']} {came} and was merged after {recovery['seconds']:.1f} s, "

@@ -77,7 +77,10 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
         },
         "anatomy": _anatomy(due),
         "learners": {name: _learner(found, name, found.learners[name]) for name in sorted(found.learners)},
-        "alarms": [{"t": _tidy(t), "kind": kind, "text": text} for t, kind, text in found.alarms],
+        "alarms": [
+            {"t": _tidy(said.t), "kind": said.kind, "text": said.text, "over_t": _tidy(said.over_t)}
+            for said in found.alarms
+        ],
         "checks": _checks(found),
     }
 

@@ -41,6 +41,8 @@ _READ = re.compile(
     rb"(gruppetto epoch (\d{5,10}) reserve (\d{7,10}) beat (\d{12}) commit (\d{9,10}) until (\d{12}))"
     rb" check ([0-9a-f]{8})\n"
 )
+_OLDER = re.compile(rb"gruppetto epoch \d+( \w+ \d+)*\n?")
+"""What a version without a check at its end has written."""
 KEPT = 16
 """Files of past lives that stay. Whoever was stopped so many lives ago finds the newest one all the same."""
 
@@ -100,6 +102,13 @@ class Authority:
         if whose != epoch or max(reserve, commit, until) > MOST:
             return None
         return Lease(reserve=reserve, beat=beat, commit=commit, until=Round(until))
+
+    def is_of_an_older_version(self, epoch: Epoch) -> bool:
+        """That life left a word of another format: nothing is damaged, though nobody can vouch for it."""
+        try:
+            return _OLDER.fullmatch(self._file(epoch).read_bytes()) is not None
+        except OSError:
+            return False
 
     def take_lock(self) -> bool:
         """Hold the file of the newest life, if nobody holds it: then that life has ended. True in a new directory."""

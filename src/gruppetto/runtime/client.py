@@ -49,6 +49,7 @@ from gruppetto.protocol.messages import (
 )
 from gruppetto.protocol.units import Fragment, Incarnation, Version
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import AddressBook, Fixed
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
@@ -106,7 +107,8 @@ class Tensors(Protocol):
 
 
 class LearnerClient:
-    """Keeps ``core`` in touch with the syncer at ``address``, or at the first of several at which one serves the run.
+    """Keeps ``core`` in touch with the syncer at ``address``, or at the first of several at which one serves the run;
+    a book is looked up before every dialling.
 
     ``stall_s`` is how long a transfer may stand still. :attr:`news` is the lock around the core, and is notified
     whenever something has changed. :attr:`failure` is what a person has to mend, or a refusal; after either the client
@@ -119,7 +121,7 @@ class LearnerClient:
         core: LearnerCore,
         tensors: Tensors,
         layout: Layout,
-        address: SyncerAddress | Sequence[SyncerAddress],
+        address: SyncerAddress | Sequence[SyncerAddress] | AddressBook,
         *,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
@@ -132,7 +134,9 @@ class LearnerClient:
         fits: Callable[[Manifest], None] = lambda manifest: None,
     ) -> None:
         self.core = core
-        self.addresses = (address,) if isinstance(address, SyncerAddress) else tuple(address)
+        fixed = (address,) if isinstance(address, SyncerAddress) else address
+        self._book: AddressBook = Fixed(*fixed) if isinstance(fixed, Sequence) else fixed
+        self.addresses = self._book.addresses()
         self.clock: Clock = MonotonicClock() if clock is None else clock
         self.news = threading.Condition()
         self.welcome: WelcomeFrame | None = None
@@ -308,6 +312,9 @@ class LearnerClient:
 
     def _turn_to_the_next(self) -> bool:
         """Dial another address next; False when it is the first one's turn again."""
+        if (found := self._book.addresses()) != self.addresses:
+            self.addresses, self._http.address = found, found[0]
+            return False
         turn = (self.addresses.index(self.address) + 1) % len(self.addresses)
         self._http.address = self.addresses[turn]
         return turn > 0

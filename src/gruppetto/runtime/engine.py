@@ -14,8 +14,8 @@ gives after the completion of the one before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from gruppetto.errors import RunFailed, SteppedDown
@@ -25,6 +25,7 @@ from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterSetting, OuterState
 from gruppetto.protocol.actions import (
     Alarm,
+    AlarmOver,
     Checkpoint,
     CheckpointClosed,
     CheckpointRefused,
@@ -46,13 +47,13 @@ from gruppetto.protocol.events import (
     PersistFailed,
     Published,
     Settle,
+    Stop,
     SyncerEvent,
     Tick,
 )
 from gruppetto.protocol.messages import Answer, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.clock import Clock
@@ -70,7 +71,7 @@ from gruppetto.runtime.switchboard import Switchboard
 from gruppetto.runtime.wire import CloseCode, HelloFrame, WelcomeFrame
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
-from gruppetto.trace.schema import core_header
+from gruppetto.trace.schema import core_and_header
 
 __all__ = ["Engine"]
 
@@ -116,7 +117,7 @@ class Engine:
         self._guest: HelloFrame | None = None
         self._closed = False
         parts = cut(layout, protocol.num_fragments, setting.fragmenter, setting.merge)
-        if parts.notice:
+        if parts.notice and store.state is None:  # an earlier life has said so
             _log.info("%s", parts.notice)
         self.fragments_asked = protocol.num_fragments
         self.protocol = replace(protocol, num_fragments=parts.num_fragments)
@@ -135,7 +136,8 @@ class Engine:
         self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
         self.switchboard = Switchboard(self._dress, complaints)
-        self.core = SyncerCore(
+        self.core, made_of = core_and_header(
+            SyncerCore,
             self.protocol,
             run_id=store.run_id,
             layout_hash=layout.layout_hash,
@@ -146,7 +148,7 @@ class Engine:
         )
         self.checkpoints = RunCheckpoints(store, disk, rounds=protocol.rounds, feed=self.feed, fail=self._fail)
         self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
-        self._write_header(state)
+        self._write_header(made_of)
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -177,6 +179,15 @@ class Engine:
         except Exception as error:
             self._fail(error)
         self._on_change()
+
+    def stop(self) -> None:
+        """Make a last commit; :attr:`stopped` when it is done."""
+        self.feed(Stop())
+
+    @property
+    def stopped(self) -> bool:
+        """All that was published is durable, and nothing more will be."""
+        return self.core.stopped
 
     def close(self) -> None:
         """Nothing is decided any more: what workers and connections still report comes too late."""
@@ -230,6 +241,7 @@ class Engine:
             lost_by=ledger.lost_by,
             merged_by=ledger.merged_by,
             consumed_by=ledger.consumed_by,
+            departed=asdict(ledger.departed),
         )
         self._trace.flush()
 
@@ -260,6 +272,8 @@ class Engine:
                 _log.info("%s is %s: %s", action.learner, action.state, action.why)
             case Alarm():
                 _log.warning("%s: %s", action.kind.value, action.text)
+            case AlarmOver():
+                _log.info("%s: over", action.kind.value)
             case Checkpoint() | CheckpointClosed() | CheckpointRefused():
                 self.checkpoints.perform(action)
             case _:
@@ -400,16 +414,7 @@ class Engine:
             run=dict(self.setting.run),
         )
 
-    def _write_header(self, state: SyncerState | None) -> None:
-        made_of = core_header(
-            self.protocol,
-            run_id=self.core.run_id,
-            layout_hash=self.layout.layout_hash,
-            epoch=self.core.epoch,
-            state=state,
-            unseen=self._store.unseen,
-            damaged=self._store.damaged,
-        )
+    def _write_header(self, made_of: Mapping[str, object]) -> None:
         self._trace.header(
             {
                 **made_of,

@@ -6,20 +6,43 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from gruppetto.protocol.actions import Alarm, QuorumMet, RoundClosed, SyncerAction
+from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, QuorumMet, RoundClosed, SyncerAction
+from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.membership import Member
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import LearnerId, Round
 from gruppetto.runtime.wire import RecoveryNote
 
-__all__ = ["RECENT_ROUNDS", "Observer", "status_before_the_first_learner", "status_of"]
+__all__ = ["RECENT_ROUNDS", "UNKNOWN_LEARNER", "Observer", "status_before_the_first_learner", "status_of"]
 
+UNKNOWN_LEARNER: Mapping[str, Any] = MappingProxyType(
+    {
+        "state": None,
+        "clock": 0,
+        "step_s": None,
+        "steps": 0,
+        "tokens": None,
+        "merged_fragment_tokens": None,
+        "last_merged_round": None,
+        "merged_rounds": None,
+        "slot": None,
+        "incarnation": None,
+        "began_from": None,
+        "norm": None,
+        "cosine": None,
+        "metrics": {},
+    }
+)
+"""What a status says of a learner that the syncer has not met, or of which nothing is left."""
 RECENT_ROUNDS = 5
 """A learner takes part if it was merged in one of so many last rounds."""
 ALARMS_KEPT = 20
+ALARMS_RECENT_S = 600.0
+"""An alarm that is over is shown for so long."""
 RECOVERIES_KEPT = 20
 
 
@@ -33,6 +56,16 @@ class Traffic:
 
 
 @dataclass(slots=True, kw_only=True)
+class SeenAlarm:
+    """An alarm, and how long it held."""
+
+    at: float
+    alarm: Alarm
+    over_at: float | None = None
+    """None while it holds."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Observer:
     """Remembers what the core decided, as far as somebody may want to see it. Decides nothing."""
 
@@ -42,7 +75,9 @@ class Observer:
     last_merged: dict[LearnerId, Round] = field(default_factory=dict)
     merged_rounds: dict[LearnerId, int] = field(default_factory=dict)
     metrics: dict[LearnerId, dict[str, float]] = field(default_factory=dict)
-    alarms: deque[tuple[float, Alarm]] = field(default_factory=lambda: deque(maxlen=ALARMS_KEPT))
+    holding: dict[AlarmKind, SeenAlarm] = field(default_factory=dict)
+    alarms_over: deque[SeenAlarm] = field(default_factory=lambda: deque(maxlen=ALARMS_KEPT))
+    began_from: dict[LearnerId, str] = field(default_factory=dict)
     recoveries: deque[tuple[float, LearnerId, RecoveryNote]] = field(
         default_factory=lambda: deque(maxlen=RECOVERIES_KEPT)
     )
@@ -52,6 +87,7 @@ class Observer:
     def recovered(self, now: float, learner: LearnerId, note: RecoveryNote) -> None:
         """A learner that began in mid-run says where its state came from."""
         self.recoveries.append((now, learner, note))
+        self.began_from[learner] = f"{note.source} {note.donor}".strip()
 
     def saw(self, now: float, action: SyncerAction) -> None:
         """Take note of an action."""
@@ -63,10 +99,26 @@ class Observer:
                 for learner in action.participants:
                     self.last_merged[learner] = action.round
                     self.merged_rounds[learner] = self.merged_rounds.get(learner, 0) + 1
-            case Alarm():
-                self.alarms.append((now, action))
+            case Alarm(kind=kind):
+                before = self.holding.get(kind)
+                # Said anew while it holds, it has news; it holds since it was first said.
+                seen = SeenAlarm(at=now if before is None else before.at, alarm=action)
+                if ALARMS[kind].lasts:
+                    self.holding[kind] = seen
+                else:
+                    seen.over_at = now
+                    self.alarms_over.append(seen)
+            case AlarmOver(kind=kind):
+                if (over := self.holding.pop(kind, None)) is not None:
+                    over.over_at = now
+                    self.alarms_over.append(over)
             case _:
                 pass
+
+    def alarms(self, now: float) -> list[SeenAlarm]:
+        """Those that hold, and those of the last minutes, as they were said."""
+        recent = [seen for seen in self.alarms_over if seen.over_at is None or now - seen.over_at <= ALARMS_RECENT_S]
+        return sorted([*recent, *self.holding.values()], key=lambda seen: seen.at)
 
 
 def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
@@ -107,7 +159,10 @@ def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
             {"t": t, "learner": learner, "source": note.source, "donor": note.donor, "seconds": note.seconds}
             for t, learner, note in seen.recoveries
         ],
-        "alarms": [{"t": t, "kind": alarm.kind.value, "text": alarm.text} for t, alarm in seen.alarms],
+        "alarms": [
+            {"t": said.at, "kind": said.alarm.kind.value, "text": said.alarm.text, "over_t": said.over_at}
+            for said in seen.alarms(now)
+        ],
     }
 
 
@@ -132,6 +187,7 @@ def _learner(core: SyncerCore, seen: Observer, member: Member) -> dict[str, Any]
         "merged_rounds": seen.merged_rounds.get(name, 0),
         "slot": member.slot,
         "incarnation": member.incarnation,
+        "began_from": seen.began_from.get(name),
         "norm": member.norm,
         "cosine": member.cosine,
         "metrics": finite(seen.metrics.get(name, {})),

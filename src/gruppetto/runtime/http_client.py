@@ -52,7 +52,9 @@ MAX_TEXT_BYTES = 4096
 
 
 class NotAccepted(ProtocolError):
-    """The syncer closed the control connection because of what this learner said on it."""
+    """The syncer closed the control connection because of what this learner said on it: to say it again is useless."""
+
+    exit_code = 2
 
 
 class ControlSocket:

@@ -150,7 +150,7 @@ class Recovering:
             text="; ".join(self._failures)[:1000],
         )
         where = {Source.PEER: f"the state of {find.donor}", Source.CHECKPOINT: "its own last checkpoint"}
-        log.info("begins from %s after %.1f s", where.get(find.source, "the syncer's weights alone"), seconds)
+        log.info("began from %s, found after %.1f s", where.get(find.source, "the syncer's weights alone"), seconds)
         return note
 
     def decline(self, why: str | GruppettoError) -> None:

@@ -19,6 +19,7 @@ from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterState, choose_outer
 from gruppetto.protocol.actions import Alarm, AlarmKind
+from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.events import LinkLost, Seeded
 from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
 from gruppetto.protocol.reception import refusal_for
@@ -37,10 +38,11 @@ from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
-    WIRE_VERSION,
+    MAX_HELLO_BYTES,
     CloseCode,
     HelloFrame,
     ProgressFrame,
+    check_wire_version,
     decode_frame,
 )
 from gruppetto.runtime.worker import Worker
@@ -96,6 +98,7 @@ class SyncerService:
             known=known,
         )
         self._stepped_down: SteppedDown | None = None
+        self._stopping = False
         self.engine: Engine | None = None
         """None until the layout is known."""
         try:
@@ -103,6 +106,8 @@ class SyncerService:
         except BaseException:
             self._store.close()
             raise
+        if protocol.notice and self._store.epoch == 1:
+            _log.warning("%s", protocol.notice)
         _log.info("run %s, epoch %d; outer optimizer: %s", self.run_id, self._store.epoch, why)
 
     @property
@@ -145,8 +150,19 @@ class SyncerService:
 
     def say_farewell(self) -> None:
         """The syncer stops: tell the learners, who will dial until it is back."""
+        self._stopping = True
         if self.engine is not None:
             self.engine.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
+
+    def stop(self) -> None:
+        """Make what is published durable, and decide nothing more; :attr:`stopped` when that is done, or cannot be."""
+        if self.engine is not None:
+            self.engine.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing is left to be made durable, or the authority or the engine is gone."""
+        return self.engine is None or self.failure is not None or self.over or self.engine.stopped
 
     def close(self) -> None:
         """Finish what the workers have begun and let go of the state. Whatever was published is durable already."""
@@ -165,13 +181,16 @@ class SyncerService:
 
         A model that no run can be made of is refused, once and for all, with the reason.
         """
+        if len(data) <= MAX_HELLO_BYTES:
+            check_wire_version(data)
         frame = decode_frame(data, {"HelloFrame"})
         assert isinstance(frame, HelloFrame)
         self.seen.traffic.up += len(data)
-        if frame.wire != WIRE_VERSION:
-            raise ProtocolError(f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}")
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
+        if self._stopping:
+            connection.close(CloseCode.GOING_AWAY, "the syncer stops")
+            return connection
         try:
             self._store.check_authority()
         except SteppedDown as error:
@@ -375,9 +394,11 @@ class SyncerService:
     def _tell_what_was_found(self) -> None:
         """In the log, as an alarm, and on the trace."""
         now = self._clock.now()
+        for text in self._store.notices:
+            _log.info("%s: %s", self.setting.state, text)
         for text in self._store.found:
             _log.warning("%s: %s", self.setting.state, text)
-            self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. Look after that disk."))
+            self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. {ALARMS[AlarmKind.DAMAGED].action}"))
         if self._store.found or self._store.unseen:
             self._trace.note(
                 now,

@@ -36,6 +36,8 @@ _log = logging.getLogger("gruppetto.syncer")
 
 ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
+LAST_COMMIT_S = 10.0
+"""How long the last commit is tried when the syncer stops."""
 SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
 SHORTEST_WAIT_S = 0.001
@@ -133,15 +135,19 @@ async def serve(
         control = secrets.token_hex(16)
         server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
 
+        stopped = asyncio.Event()
+
         def look() -> None:
             timer.set()
+            if service.stopped:
+                stopped.set()
             server.review()
             if service.failure is not None or (service.over and setting.exit_when_finished):
                 stopping.set()
 
         service.on_change = look
         look()
-        await _listen(service, server, setting, tls, on_ready, stopping, control)
+        await _listen(service, server, setting, tls, on_ready, stopping, control, stopped)
         timer.stop()
     finally:
         renewal.cancel()
@@ -190,6 +196,7 @@ async def _listen(
     on_ready: Callable[[Endpoint], None] | None,
     stopping: asyncio.Event,
     control: str,
+    stopped: asyncio.Event,
 ) -> None:
     host, port = host_and_port(setting.listen)
     runner = web.AppRunner(
@@ -225,9 +232,23 @@ async def _listen(
             on_ready(endpoint)
         await stopping.wait()
         service.say_farewell()
+        await _make_last_commit(service, stopped)
         _forget_endpoint(path, endpoint)
     finally:
         await runner.cleanup()
+
+
+async def _make_last_commit(service: SyncerService, stopped: asyncio.Event) -> None:
+    """Learners know by now that the syncer stops; a disk that takes no commit is given some time."""
+    stopped.clear()
+    service.stop()
+    if service.stopped:
+        return
+    try:
+        async with asyncio.timeout(LAST_COMMIT_S):
+            await stopped.wait()
+    except TimeoutError:
+        _log.warning("the last commit could not be made in %g s; the one before it counts", LAST_COMMIT_S)
 
 
 class _Timer:

@@ -16,9 +16,7 @@ What is damaged or missing is replaced by the newest good thing before it, and t
 from __future__ import annotations
 
 import errno
-import json
 import logging
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -26,17 +24,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gruppetto.errors import LayoutError, StateError, SteppedDown
+from gruppetto.errors import StateError, SteppedDown
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterState
 from gruppetto.protocol.recovery import unseen_rounds
 from gruppetto.protocol.state import OlderValue, SyncerState
 from gruppetto.protocol.units import Epoch, Fragment, Round, Version
-from gruppetto.runtime.authority import EPOCHS, KEPT, Authority
+from gruppetto.runtime.authority import EPOCHS, Authority
 from gruppetto.runtime.commits import (
     COMMITS,
-    STORE_VERSION,
     Commit,
     CommitName,
     DamagedError,
@@ -45,6 +42,9 @@ from gruppetto.runtime.commits import (
     pieces_of,
 )
 from gruppetto.runtime.durable import TEMPORARY, force_directory, write_durably
+from gruppetto.runtime.layout_files import LAYOUTS, read_layout, write_layout
+from gruppetto.runtime.store_errors import StoreInUse, cannot_write, damaged, in_use
+from gruppetto.runtime.store_opening import StoreOpening, holds_commits
 
 __all__ = ["LAYOUTS", "Identity", "Store", "StoreInUse", "Values", "cannot_write", "holds_commits"]
 
@@ -53,19 +53,8 @@ _log = logging.getLogger("gruppetto.store")
 Values = Mapping[Place, tuple[Float32, OuterState]]
 """Values that have been read and checked already."""
 
-LAYOUTS = ("layout.json", "layout.copy.json")
-"""Two copies of the same."""
-_HALF_WRITTEN = frozenset(name + TEMPORARY for name in (*LAYOUTS, "endpoint.json"))
-_NOT_FOREIGN = _HALF_WRITTEN | {EPOCHS, COMMITS, *LAYOUTS, "endpoint.json", "lost+found"}
-_DIARIES = frozenset({".jsonl", ".log"})
-"""Traces and logs may be written beside the state, and are opened before it."""
 
-
-class StoreInUse(StateError):
-    """Another syncer has the authority here."""
-
-
-class Store:
+class Store(StoreOpening):
     """One syncer's directory, open and locked.
 
     Without an ``identity`` it is opened to be looked at, and begun by nobody. With ``over`` the lock is passed over:
@@ -88,34 +77,21 @@ class Store:
         known: Values | None = None,
     ) -> None:
         """Open ``path``, or begin it. ``run_id`` names the run; "" takes what is there, or makes a name up."""
-        self.path = path
+        super().__init__(path, identity=identity, run_id=run_id, over=over)
         self.unseen = 0
         """Rounds after the state that may have been published."""
         self.damaged: tuple[OlderValue, ...] = ()
         """Fragments whose value at hand is older than the state says."""
-        self.found: list[str] = []
-        """What was damaged or missing, in words."""
-        self._identity, self._asked_run_id, self._over = identity, run_id, over
         self._reserve, self._apart, self._snapshots_kept = reserve, apart, snapshots_kept
         self._known: Values = known or {}
-        self._before: Commit | None = None
-        self._snapshots: tuple[Commit, ...] = ()
-        self._may_be_known: list[Round] = []
-        """The last rounds that may be published under the newest commits, though they cannot be read."""
-        self._named = Epoch(0)
-        """The newest epoch in the names of the commits."""
-        self._word_is_lost = False
-        """What the newest life said of its commits cannot be read: there may have been one more."""
         self._values: dict[Fragment, tuple[Float32, OuterState]] = {}
-        self._commits = path / COMMITS
-        self._seat = Authority(path)
         try:
             self._check_that_it_is_ours()
             self._commits.mkdir(parents=True, exist_ok=True)
             for directory in (path, path.parent):
                 force_directory(directory)
             if not over and not self._seat.take_lock():
-                raise _in_use(path)
+                raise in_use(path)
             self._commit = self._open()
         except OSError as wrong:
             self.close()
@@ -177,7 +153,7 @@ class Store:
         before = max(self._seat.newest(), self._named)
         try:
             if self._seat.claim(self._reserve, above=before) is None:
-                raise _in_use(self.path)
+                raise in_use(self.path)
             if self._over:
                 self._commit = self._open()  # behind the fence nothing that counts is added any more
             is_last_word = not self._over and not self._word_is_lost and self._commit.epoch == before
@@ -230,7 +206,7 @@ class Store:
                 self.found.append(f"{COMMITS}/{place.file}: fragment {p}, version {place.version}, is damaged: {wrong}")
             else:
                 return tuple(candidates[i : i + 2])
-        raise _damaged(self._commits / first.file, f"no good value of fragment {p} is left")
+        raise damaged(self._commits / first.file, f"no good value of fragment {p} is left")
 
     # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -245,7 +221,7 @@ class Store:
         assert state.run_id == self.run_id and state.epoch == self.epoch
         self._values.clear()  # of another commit
         if self.state is None:
-            self._write_layout(layout)
+            write_layout(self.path, layout)
         self._write(replace(self._commit, number=self._commit.number + 1, state=state), fragments)
 
     def copy_to(self, place: Path, state: SyncerState, epoch: Epoch) -> None:
@@ -259,8 +235,7 @@ class Store:
         (place / COMMITS).mkdir(parents=True, exist_ok=True)
         for file in sorted({where.file for of_fragment in self._commit.places for where in of_fragment}):
             _link(self._commits / file, place / COMMITS / file)
-        for name in LAYOUTS:
-            write_durably(place / name, [json.dumps(self.layout().to_dict(), indent=1).encode()])
+        write_layout(place, self.layout())
         draft = replace(self._commit, epoch=epoch, number=self._commit.number + 1, state=state, snapshots=())
         Authority(place).leave_word(epoch, commit=draft.number, until=draft.name.until)
         written: list[Commit] = []
@@ -349,142 +324,12 @@ class Store:
         first: StateError | None = None
         for path in (self.path / name for name in LAYOUTS):
             try:
-                return _read_layout(path, self.state.layout_hash)
+                return read_layout(path, self.state.layout_hash)
             except StateError as wrong:
                 self.found.append(str(wrong.where) + " " + wrong.what)
                 first = first or wrong
         assert first is not None
         raise first
-
-    def _open(self) -> Commit:
-        """The newest commit that can be read, and what is known of newer ones."""
-        parsed = (CommitName.parse(path.name) for path in self._commits.iterdir())
-        names = sorted((name for name in parsed if name is not None), reverse=True)
-        self._named = names[0].epoch if names else Epoch(0)
-        self.found, self._may_be_known, self._before, self._snapshots = [], [], None, ()
-        newest: Commit | None = None
-        for name in names:
-            commit = self._read(name)
-            self._may_be_known.append(name.until)
-            if commit is not None:
-                newest = commit
-                break
-        self._look_for_missing(newest)
-        unread = self._look_for_word(newest)
-        absurd = [f"{EPOCHS}/{name}" for name in self._seat.absurd()]
-        absurd += sorted(f"{COMMITS}/{f.name}" for f in self._commits.iterdir() if CommitName.is_absurd(f.name))
-        also = [*unread, *(f"{file} is passed over: no syncer gives a number like this" for file in absurd)]
-        if newest is None or (newest.state is None and self.found):
-            self._refuse_if_there_was_more(names)
-            self.found += also
-            return self._begin()
-        if self._over and newest.state is None:
-            # Version 0 has no number before it that could be left out.
-            raise _in_use(self.path)
-        if newest.state is None and self._word_is_lost and (self.path / LAYOUTS[0]).exists():
-            # The layout is written just before the first weights are.
-            raise _damaged(self.path, f"{unread[0]}, and the first weights are missing")
-        self._compare(newest)
-        self.found += also
-        rest = names[names.index(newest.name) + 1 :]
-        self._before = self._read(rest[0]) if rest else None
-        kept = [CommitName.parse(file) for file in newest.snapshots]
-        snapshots = [self._read(name) for name in kept if name is not None and name != newest.name]
-        own = [newest] if newest.name.file in newest.snapshots else []
-        self._snapshots = (*own, *(commit for commit in snapshots if commit is not None and commit.state is not None))
-        return newest
-
-    def _read(self, name: CommitName) -> Commit | None:
-        path = self._commits / name.file
-        try:
-            return Commit.read(path)
-        except DamagedError as wrong:
-            self.found.append(f"{COMMITS}/{name.file} is damaged: {wrong}")
-            return None
-        except NotImplementedError as other:
-            raise _other_format(path, str(other)) from None
-
-    def _look_for_word(self, newest: Commit | None) -> list[str]:
-        """Of the life that wrote the newest commit and of those after it: what they said of their commits, if that
-        cannot be read."""
-        claimed, since = self._seat.claimed(), newest.epoch if newest is not None else Epoch(1)
-        lost = [epoch for epoch in claimed if epoch >= max(since, 1) and self._seat.lease(epoch) is None]
-        unread = [f"{EPOCHS}/{epoch:05} cannot be read" for epoch in lost]
-        if since not in claimed and newest is not None and since and max(claimed, default=0) - since < KEPT:
-            unread.append(f"{EPOCHS}/{since:05} is missing")
-        self._word_is_lost = bool(unread)
-        return [f"{text}: one more commit may have been published" for text in unread]
-
-    def _look_for_missing(self, newest: Commit | None) -> None:
-        """Every life leaves word of its newest commit."""
-        for epoch in self._seat.claimed():
-            self._look_for_missing_of(epoch, newest)
-
-    def _look_for_missing_of(self, epoch: Epoch, newest: Commit | None) -> None:
-        lease = self._seat.lease(epoch)
-        if lease is None or not lease.commit:
-            return
-        if newest is None or (newest.epoch, newest.number) < (epoch, lease.commit):
-            name = CommitName(epoch=epoch, number=lease.commit, until=lease.until)
-            self._may_be_known.append(lease.until)
-            if not any(name.file in text for text in self.found):
-                self.found.append(f"{COMMITS}/{name.file} is missing")
-
-    def _refuse_if_there_was_more(self, names: list[CommitName]) -> None:
-        """Never start silently from nothing."""
-        if (self.path / "state.msgpack").exists():
-            raise _other_format(self.path / "state.msgpack", "1")
-        if self.found:
-            raise _damaged(self._commits, f"no commit can be read ({self.found[0]})")
-        if names or (self.path / LAYOUTS[0]).exists():
-            raise _damaged(self._commits, "all commits are missing, though there are other parts of a run")
-
-    def _begin(self) -> Commit:
-        if self._identity is None:
-            raise StateError("holds no run", where=str(self.path), fix="name the directory of one")
-        name = self._asked_run_id or f"run-{secrets.token_hex(4)}"
-        return Commit(run_id=name, epoch=Epoch(0), number=0, identity=self._identity, state=None)
-
-    def _compare(self, commit: Commit) -> None:
-        if self._asked_run_id and self._asked_run_id != commit.run_id:
-            raise StateError(
-                f"holds run {commit.run_id!r}, not {self._asked_run_id!r}",
-                where=str(self.path),
-                fix="name the state directory of this run, or a new one",
-            )
-        for name in () if self._identity is None else Identity.__slots__:
-            then, now = getattr(commit.identity, name), getattr(self._identity, name)
-            if then != now:
-                raise StateError(
-                    f"this run was begun with {name} = {then!r}, now it is {now!r}",
-                    where=str(self.path),
-                    fix="take the old value, or a new state directory",
-                )
-
-    def _check_that_it_is_ours(self) -> None:
-        """A directory full of something else is most likely a slip of the pen."""
-        if not self.path.exists() or holds_commits(self.path) or (self.path / "state.msgpack").exists():
-            return
-        found = [*self.path.iterdir(), *(self._commits.iterdir() if self._commits.is_dir() else ())]
-        for path in sorted(found):
-            ours = CommitName.parse(path.name.removesuffix(TEMPORARY)) is not None
-            if not (path.name in _NOT_FOREIGN or path.suffix in _DIARIES or ours):
-                raise StateError(
-                    f"is not a state directory: it holds {str(path.relative_to(self.path))!r} and no commits",
-                    where=str(self.path),
-                    fix="name an empty or a new directory",
-                )
-
-    def _write_layout(self, layout: Layout) -> None:
-        for name in LAYOUTS:
-            write_durably(self.path / name, [json.dumps(layout.to_dict(), indent=1).encode()])
-        force_directory(self.path)
-
-
-def holds_commits(path: Path) -> bool:
-    """Whether a run was ever committed into this directory."""
-    directory = path / COMMITS
-    return directory.is_dir() and any(CommitName.parse(file.name) for file in directory.iterdir())
 
 
 def _round_of(commit: Commit) -> Round:
@@ -500,40 +345,3 @@ def _link(source: Path, target: Path) -> None:
             if isinstance(wrong, FileExistsError) or wrong.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
                 raise
             write_durably(target, [source.read_bytes()])
-
-
-def _read_layout(path: Path, layout_hash: str) -> Layout:
-    try:
-        layout = Layout.from_dict(json.loads(path.read_bytes()))
-    except RecursionError as wrong:
-        raise _damaged(path, "it is nested too deeply") from wrong
-    except (OSError, ValueError) as wrong:  # LayoutError is a ValueError
-        raise _damaged(path, str(wrong) if not isinstance(wrong, LayoutError) else wrong.what) from wrong
-    if layout.layout_hash != layout_hash:
-        raise _damaged(path, "it is not the layout that the state belongs to")
-    return layout
-
-
-def cannot_write(path: Path, why: OSError) -> StateError:
-    """Something of the state cannot be written at all; not for what passes by itself while a run goes on."""
-    return StateError(
-        f"cannot be written ({why.strerror})", where=str(path), fix="make room for it, or name another state directory"
-    )
-
-
-def _in_use(path: Path) -> StoreInUse:
-    return StoreInUse("another syncer is using this state directory", where=str(path), fix="stop it, or name another")
-
-
-def _other_format(path: Path, version: str) -> StateError:
-    return StateError(
-        f"was written in format {version}, this version of Gruppetto reads format {STORE_VERSION}",
-        where=str(path),
-        fix="use the version that wrote it",
-    )
-
-
-def _damaged(path: Path, how: str) -> StateError:
-    return StateError(
-        f"is damaged: {how}", where=str(path), fix="restore the state directory from a copy, or start a new one"
-    )

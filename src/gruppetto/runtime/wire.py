@@ -88,6 +88,7 @@ __all__ = [
     "ProgressFrame",
     "RecoveryNote",
     "WelcomeFrame",
+    "check_wire_version",
     "checksum",
     "decode_answer",
     "decode_frame",
@@ -97,7 +98,9 @@ __all__ = [
     "octets",
 ]
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
+"""Rises with every frame, field or header that the other side must know of. 2: Marker, Marked, Clipping, donors, and
+parting contributions."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""
@@ -301,6 +304,30 @@ def decode_frame(data: bytes | bytearray | memoryview, allowed: Collection[str])
         raise ProtocolError(f"a malformed {name}: {wrong}") from wrong
     _check(frame, name)
     return frame
+
+
+class _Introduction(msgspec.Struct):
+    """All that has to be understood of the HelloFrame of another version."""
+
+    wire: int
+
+
+_introduction = msgspec.msgpack.Decoder(tuple[str, _Introduction])
+
+
+def check_wire_version(hello: bytes) -> None:
+    """Raises :class:`ProtocolError` if the HelloFrame in ``hello`` is of another version, before the rest is read: what
+    another version says may not even look like a frame of ours."""
+    try:
+        name, introduction = _introduction.decode(hello)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return  # no HelloFrame of any version; that is said with more words elsewhere
+    theirs = introduction.wire
+    if name == "HelloFrame" and theirs != WIRE_VERSION:
+        whose = "learner" if theirs < WIRE_VERSION else "syncer"
+        raise ProtocolError(
+            f"the learner speaks wire version {theirs}, this syncer {WIRE_VERSION}; upgrade Gruppetto at the {whose}"
+        )
 
 
 def encode_answer(answer: Answer) -> str:

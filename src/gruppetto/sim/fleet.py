@@ -37,6 +37,10 @@ RUN_ID = "simulated"
 """Any name will do; a fixed one keeps traces of one seed alike."""
 
 
+PARTS = 100
+"""In which a run is gone through, for whoever wants to see it go on."""
+
+
 class Fleet:
     """A syncer and its learners over ``horizon_s`` seconds. The same arguments give the same history.
 
@@ -82,9 +86,15 @@ class Fleet:
             self.engine.at(at_s, self._crash)
             self.engine.at(at_s + for_s, self._restart)
 
-    def run(self) -> int:
-        """Live until the horizon; the number of events."""
-        events = self.engine.run(self.tally.horizon_s)
+    def run(self, passed: Callable[[float], None] = lambda now_s: None) -> int:
+        """Live until the horizon; the number of events. ``passed`` hears of the simulated time now and then."""
+        events, horizon_s = 0, self.tally.horizon_s
+        for part in range(1, PARTS + 1):
+            until = horizon_s * part / PARTS
+            events += self.engine.run(until)
+            if self.engine.now < until:
+                break  # it was stopped
+            passed(self.engine.now)
         self.tally.horizon_s = self.engine.now
         for rider in self.riders.values():
             rider.settle()

@@ -84,9 +84,15 @@ def fleet_of(scenario: Scenario, seed: int, trace: TraceWriter | None = None) ->
     )
 
 
-def _decoupled(scenario: Scenario, seed: int, trace: TraceWriter | None = None) -> Outcome:
+Passed = Callable[[float], None]
+"""Hears of the simulated seconds that have passed in a row."""
+
+
+def _decoupled(
+    scenario: Scenario, seed: int, trace: TraceWriter | None = None, passed: Passed = lambda now_s: None
+) -> Outcome:
     fleet = fleet_of(scenario, seed, trace)
-    events = fleet.run()
+    events = fleet.run(passed)
     books = fleet.syncer.ledger.in_tokens()
     return replace(
         _outcome("decoupled", scenario, seed, fleet.tally),
@@ -132,23 +138,35 @@ SYSTEMS: dict[str, Callable[[Scenario, int], Outcome]] = {
 ONE_JOB = ("data-parallel", "elastic")
 
 
-def run(system: str, scenario: Scenario, seed: int, trace: TraceWriter | None = None) -> Outcome:
-    """One system through one sample of faults. A trace is written of decoupled learners only."""
+def run(
+    system: str,
+    scenario: Scenario,
+    seed: int,
+    trace: TraceWriter | None = None,
+    passed: Passed = lambda now_s: None,
+) -> Outcome:
+    """One system through one sample of faults. A trace is written of decoupled learners only, and only of them
+    ``passed`` hears."""
     if system not in SYSTEMS:
         raise SettingError(f"{system!r} is no system", where="simulate.systems", fix=f"use one of {', '.join(SYSTEMS)}")
     if system in ONE_JOB:
         scenario = replace(scenario, learners=1)
-    return _decoupled(scenario, seed, trace) if system == "decoupled" else SYSTEMS[system](scenario, seed)
+    return _decoupled(scenario, seed, trace, passed) if system == "decoupled" else SYSTEMS[system](scenario, seed)
 
 
 def run_all(
-    jobs: Sequence[tuple[str, Scenario, int]], *, processes: int = 1, done: Callable[[Outcome], None] = lambda o: None
+    jobs: Sequence[tuple[str, Scenario, int]],
+    *,
+    processes: int = 1,
+    done: Callable[[Outcome], None] = lambda o: None,
+    passed: Passed = lambda now_s: None,
 ) -> list[Outcome]:
-    """All jobs (system, scenario, seed), the outcomes in the order of the jobs. ``done`` hears of each as it comes."""
+    """All jobs (system, scenario, seed), the outcomes in the order of the jobs. ``done`` hears of each as it comes,
+    ``passed`` of what goes on in one while there is one process."""
     outcomes: list[Outcome] = []
     if processes == 1:
         for job in jobs:
-            outcomes.append(run(*job))
+            outcomes.append(run(*job, passed=passed))
             done(outcomes[-1])
         return outcomes
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from gruppetto.trace.replay import ReplayResult
 
-__all__ = ["Death", "Evaluated", "LearnerMeasures", "Measures", "Recovery", "RoundMeasures", "joined"]
+__all__ = ["Alarmed", "Death", "Evaluated", "LearnerMeasures", "Measures", "Recovery", "RoundMeasures", "joined"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +113,17 @@ class Death:
 
 
 @dataclass(slots=True, kw_only=True)
+class Alarmed:
+    """An alarm of the syncer, and until when it held."""
+
+    t: float
+    kind: str
+    text: str
+    over_t: float | None = None
+    """None: to the end."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Measures:
     """What a trace says about its run. Times are seconds since its first record."""
 
@@ -128,7 +139,7 @@ class Measures:
     deaths: list[Death] = field(default_factory=list)
     began_wall_s: float | None = None
     """When the run began, in seconds since 1970, if its header says so."""
-    alarms: list[tuple[float, str, str]] = field(default_factory=list)
+    alarms: list[Alarmed] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
     """Contributions that were merged for less than they hold, by cause."""

@@ -13,9 +13,20 @@ from typing import Any
 import msgspec
 
 from gruppetto.errors import DataError
+from gruppetto.protocol.actions import AlarmKind
+from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.round import Phase
 from gruppetto.trace.log import Header, Record, read_trace
-from gruppetto.trace.measures import Death, Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures, joined
+from gruppetto.trace.measures import (
+    Alarmed,
+    Death,
+    Evaluated,
+    LearnerMeasures,
+    Measures,
+    Recovery,
+    RoundMeasures,
+    joined,
+)
 from gruppetto.trace.replay import SYNCER, Replayer
 from gruppetto.trace.schema import value_of
 
@@ -66,6 +77,8 @@ class _Collector:
         self._accounts: dict[str, tuple[str, float, int]] = {}
         """What learners that began in mid-run said of it: source, seconds, bytes."""
         self._traffic = (0, 0)
+        self._alarms: dict[AlarmKind, Alarmed] = {}
+        """Those that hold."""
 
     def take(self, line: Header | Record) -> None:
         self.replayer.take(line)
@@ -154,6 +167,8 @@ class _Collector:
         self._zero_at = header.data["started_at"] - began if began is not None and starts else None
         self._now = max(self._now, self._zero_at or 0.0)
         self._life_is_new = True
+        for kind in list(self._alarms):
+            self._end_alarm(kind)  # what the next life does not say again was over with the last one
         self._offset = None
         self._open = None
         self._traffic = (self.found.up_bytes or 0, self.found.down_bytes or 0)
@@ -271,7 +286,22 @@ class _Collector:
                 self._reborn.discard(name)
 
     def _on_alarm(self, data: Mapping[str, Any]) -> None:
-        self.found.alarms.append((self._now, data["kind"], data["text"]))
+        kind = AlarmKind(data["kind"])
+        self._end_alarm(kind)  # said anew, it has news
+        alarm = Alarmed(t=self._now, kind=kind.value, text=data["text"])
+        self.found.alarms.append(alarm)
+        if ALARMS[kind].lasts:
+            self._alarms[kind] = alarm
+        else:
+            alarm.over_t = self._now
+
+    def _on_alarm_over(self, data: Mapping[str, Any]) -> None:
+        self._end_alarm(AlarmKind(data["kind"]))
+
+    def _end_alarm(self, kind: AlarmKind) -> None:
+        alarm = self._alarms.pop(kind, None)
+        if alarm is not None:
+            alarm.over_t = self._now
 
     def _learner(self, name: str) -> LearnerMeasures:
         return self.found.learners.setdefault(name, LearnerMeasures())
@@ -296,4 +326,5 @@ _HANDLERS = {
     ("out", "RoundClosed"): _Collector._on_round_closed,
     ("out", "MemberChanged"): _Collector._on_member_changed,
     ("out", "Alarm"): _Collector._on_alarm,
+    ("out", "AlarmOver"): _Collector._on_alarm_over,
 }

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -33,12 +33,15 @@ __all__ = [
     "PROTOCOL_TYPES",
     "TRACE_VERSION",
     "CoreHeader",
+    "core_and_header",
     "core_header",
     "data_of",
     "encode_line",
     "read_core_header",
     "value_of",
 ]
+
+Core = TypeVar("Core")
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -89,6 +92,14 @@ def core_header(
         "unseen": unseen,
         "damaged": damaged,
     }
+
+
+def core_and_header(
+    make: Callable[..., Core], setting: ProtocolSetting, **made_of: Any
+) -> tuple[Core, dict[str, object]]:
+    """A syncer's core, and the header fields that tell how to make it again: of the same arguments, which are those of
+    :func:`core_header`."""
+    return make(setting, **made_of), core_header(setting, **made_of)
 
 
 def read_core_header(header: Mapping[str, object], *, where: str) -> CoreHeader:

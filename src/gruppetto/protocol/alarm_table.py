@@ -1,0 +1,93 @@
+"""Every alarm of a syncer: when it holds, what is usually behind it, and what to do. docs/alarms.md is written from it.
+
+An alarm is said once, with its figures and its action, and withdrawn when it no longer holds. One that tells of
+something that has happened does not last: it is said, and that is all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gruppetto.protocol.actions import AlarmKind
+
+__all__ = ["ALARMS", "PATIENCE_S", "SHARED_AGAIN", "SOLO_SHARE", "AlarmRow"]
+
+SOLO_SHARE, SHARED_AGAIN = 0.75, 0.6
+"""A learner that supplies more of the recently merged tokens than the first, while others live, raises an alarm; below
+the second the cause has gone. Between them nothing changes, so that it is not raised at every crossing."""
+PATIENCE_S = 5.0
+"""How long a shortage has to last. Every round is short of answers for the moment in which they travel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmRow:
+    """One alarm, in sentences for people."""
+
+    holds: str
+    """When it is said, and when withdrawn."""
+    cause: str
+    """What is usually behind it."""
+    action: str
+    """What to do. The text of every such alarm ends with it."""
+    lasts: bool = True
+    """It holds until its cause has gone; otherwise it tells of something that has happened."""
+
+
+ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
+    {
+        AlarmKind.QUORUM_SHORT: AlarmRow(
+            holds=f"Fewer learners than run.min_quorum have been live for {PATIENCE_S:g} s, until enough are.",
+            cause="Learners have died, have lost their link, or were never started.",
+            action='Learners train on; start more, or set run.when_short = "degrade".',
+        ),
+        AlarmKind.ANSWERS_SHORT: AlarmRow(
+            holds=f"For {PATIENCE_S:g} s a round has had fewer contributions than its quorum and nobody is about to "
+            "answer, until enough have come or their givers have gone.",
+            cause="Contributions are refused: stale bases, wrong counts, values that are not finite, a wrong layout.",
+            action="See the rejections by reason.",
+        ),
+        AlarmKind.ZERO_UPDATE: AlarmRow(
+            holds="The last merged update of some fragment was exactly zero, until that of every fragment is not.",
+            cause="The tensors of that fragment are frozen, or the learners do not train.",
+            action="Leave frozen tensors out of the run, or see why the learners do not train.",
+        ),
+        AlarmKind.NOT_FINITE: AlarmRow(
+            holds="The last merge of some fragment was not finite and was not published, until every one is finite.",
+            cause="The run diverges, or one learner does and the gate lets it through.",
+            action="Lower the outer learning rate or look for a diverging learner.",
+        ),
+        AlarmKind.PERSIST_FAILED: AlarmRow(
+            holds="A round could not be made durable, until it is; it is tried again every second.",
+            cause="The disk under the state directory is full, gone, or not to be written.",
+            action="Free disk space or repair the state directory.",
+        ),
+        AlarmKind.ONE_LEARNER: AlarmRow(
+            holds=f"One learner supplied more than {SOLO_SHARE:.0%} of the tokens merged lately though others are "
+            f"live, until it supplies less than {SHARED_AGAIN:.0%} or is alone.",
+            cause="The others are much slower, late, or rejected.",
+            action="Look at why the others are late or rejected.",
+        ),
+        AlarmKind.DIRECTION: AlarmRow(
+            holds="The contributions of a minority point against the momentum while those of the others do not, until "
+            "their mean points forward again. Said anew when one more learner does so.",
+            cause="Other data, wrong labels, a far too large learning rate, or a sign error there.",
+            action="They are merged all the same: look at the data, the labels and the learning rate there, or stop "
+            "that learner.",
+        ),
+        AlarmKind.WENT_BACK: AlarmRow(
+            holds="A syncer began from less than the one before may have published.",
+            cause='A kill under run.durability = "interval", a takeover, or damaged files.',
+            action="Nothing to do; the log of the syncer says why.",
+            lasts=False,
+        ),
+        AlarmKind.DAMAGED: AlarmRow(
+            holds="A syncer found something in its state directory damaged or missing when it began, and went on from "
+            "something older.",
+            cause="A failing disk, a power loss on a disk that does not keep its word, or somebody's broom.",
+            action="Look after that disk.",
+            lasts=False,
+        ),
+    }
+)

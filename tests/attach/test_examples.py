@@ -1,0 +1,40 @@
+"""The examples end with one line and exit code 2 when a person has to mend something, and not with a traceback."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gruppetto
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
+
+
+def last_words(example: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> str:
+    monkeypatch.setattr(sys, "argv", [str(example), *flags])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(example), run_name="__main__")
+    assert ended.value.code == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if ": waiting for " not in line]
+    assert len(said) == 1, said
+    return said[0]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_a_wrong_token_another_model_and_a_wrong_address(
+    example: Path, syncer: Callable[..., Any], toy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    url, model = syncer(token="sesame").url, toy()
+    flags = ["--syncer", url, "--name", "b"]
+    assert "token" in last_words(example, [*flags, "--token", "wrong"], monkeypatch, capsys)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gruppetto.Learner(model, optimizer, syncer=url, token="sesame", name="a", tokens_per_step=16, quiet=True):
+        said = last_words(example, [*flags, "--token", "sesame"], monkeypatch, capsys)
+    assert "refused by the syncer (layout): the learner's model" in said and "tensor 0 is" in said
+    assert "is not an address" in last_words(example, ["--syncer", "ftp://x", "--name", "b"], monkeypatch, capsys)
