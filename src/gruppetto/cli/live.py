@@ -113,9 +113,10 @@ class LiveView:
         who = f" · {', '.join(states)}" if states else ""
         gate = "".join(f" · {line}" for line in gate_lines(status))
         standby = "".join(f" · {line}" for line in standby_lines(sight.standby))
-        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{standby}{gate}"
         alarms = "".join(f" · {line}" for line in alarm_lines(filter(holds, status["alarms"]), status["uptime_s"]))
-        return f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{gate}{alarms}"
+        return (
+            f"{as_duration(sight.elapsed_s)}: {sight.stage}, {self._counts(sight, status)}{who}{standby}{gate}{alarms}"
+        )
 
 
 class _Pace:

@@ -75,11 +75,10 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
             raise DataError(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
-        return _status_of_ended(_with_last_seen(report, directory / "trace.jsonl"), learners, ended=bool(report))
-    if "standby" in processes:
-        status["standby"] = processes["standby"]
         seen = _with_last_seen(report, directory / "trace.jsonl")
         return status_of_report(directory, seen, learners, ended=bool(report))
+    if "standby" in processes:
+        status["standby"] = processes["standby"]
     for name, process in learners.items():
         known = status["learners"].setdefault(name, dict(UNKNOWN_LEARNER))
         known["pid"] = process["pid"]

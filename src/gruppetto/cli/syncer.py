@@ -17,9 +17,8 @@ from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_whole_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
-from gruppetto.errors import SettingError, Stopped
 from gruppetto.config.write import END
-from gruppetto.errors import SettingError
+from gruppetto.errors import SettingError, Stopped
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably

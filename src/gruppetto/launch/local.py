@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gruppetto.config import RunConfig, to_toml
+from gruppetto.config import RunConfig
+from gruppetto.config.write import write_run
 from gruppetto.errors import GruppettoError, Stopped
 from gruppetto.launch.children import Child, stop
 from gruppetto.launch.failing import failure, failure_of
@@ -22,13 +23,6 @@ from gruppetto.launch.judging import Judging
 from gruppetto.launch.learners import Learners
 from gruppetto.launch.notes import Losses, keep_notes
 from gruppetto.launch.revival import Revival
-from gruppetto.config import RunConfig
-from gruppetto.config.write import write_run
-from gruppetto.errors import GruppettoError, RunFailed, UserError
-from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
-from gruppetto.launch.children import Child, last_words, start, stop
-from gruppetto.launch.deaths import cause_of, note_death
-from gruppetto.launch.restart import Restarts
 from gruppetto.launch.routes import PlainRoutes, Routes
 from gruppetto.launch.sight import ProcessFile, Sight
 from gruppetto.launch.stopping import told_to_stop
