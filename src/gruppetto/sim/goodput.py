@@ -77,6 +77,7 @@ def fleet_of(scenario: Scenario, seed: int, trace: TraceWriter | None = None) ->
         costs=scenario.costs,
         stride=scenario.stride,
         fragment_bytes=scenario.fragment_bytes,
+        download_bytes=scenario.download_bytes,
         outages=scenario.syncer_outages.draw("syncer", seed=seed, horizon_s=scenario.horizon_s)
         if scenario.syncer_outages
         else (),

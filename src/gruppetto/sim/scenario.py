@@ -83,6 +83,8 @@ class Scenario:
     syncer_outages: Outages | None = None
     fragment_bytes: int = 0
     """What one fragment weighs on the wire; 0 when the link has no limit."""
+    download_bytes: int | None = None
+    """... on its way down, if that is something else."""
     protocol: ProtocolSetting = field(default_factory=lambda: ProtocolSetting(liveness_s=LIVENESS_S))
     """``num_learners`` is set from ``learners``."""
 
