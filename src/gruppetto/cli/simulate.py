@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gruppetto.cli.flags import print_json, read_flags
 from gruppetto.cli.quantities import as_count, counted
-from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, scenario_of
+from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, priced, scenario_of
 from gruppetto.cli.simulate_tables import (
     CODECS,
     as_json,
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         raise SettingError(f"{flags.table!r} is no table", where="gruppetto simulate: --table", fix=fix)
     if flags.table == "bandwidth":
         return _bandwidth(flags)
-    scenario = scenario_of(flags)
+    scenario = priced(scenario_of(flags), flags)
     jobs = _table_jobs(flags, scenario) if flags.table else _jobs(flags, scenario)
     for system, one, _ in jobs:
         # Refused before anything has been simulated.

@@ -10,16 +10,19 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years
+from gruppetto.config.run import CodecChoice
 from gruppetto.errors import SettingError
+from gruppetto.numerics.codec import CODECS
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.sim.elastic import ElasticCosts
 from gruppetto.sim.failures import Cause, Recovery
+from gruppetto.sim.machine import read_machine
 from gruppetto.sim.network import Link
 from gruppetto.sim.paper import FITTED, Hardware
 from gruppetto.sim.rivals import RestartCosts
 from gruppetto.sim.scenario import LIVENESS_S, Outages, Scenario
 
-__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "scenario_of"]
+__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "priced", "scenario_of"]
 
 MANY = ("--chips", "--learners", "--systems", "--fails", "--sites")
 TABLE_STRIDE = 16
@@ -54,8 +57,11 @@ class Flags:
     """How much slower the slowest learner is than the fastest."""
     jitter: str = "0"
     """Every step takes between 1 - jitter and 1 + jitter times its mean."""
-    latency: str = "20ms"
-    """One way, between a learner and the syncer."""
+    latency: str | None = None
+    """One way, between a learner and the syncer. The default is 20ms, or the machine's."""
+    machine: Path | None = None
+    """What the syncer's host and a link to it can do, from gruppetto doctor --measure: prices merges, commits and
+    transfers of a model of --parameters, bf16 up and fp32 down."""
     slice_chips: str = str(FITTED.elastic.slice_chips)
     """Chips that are lost and regained together."""
     scale_down_s: str = f"{FITTED.elastic.scale_down_s:g}"
@@ -83,7 +89,7 @@ class Flags:
     table: str | None = None
     """paper: the grid of the paper, ours beside it, with the error of every cell. bandwidth: what links must carry."""
     parameters: str = "5B"
-    """Of the model, for the table of bandwidths."""
+    """Of the model, for the table of bandwidths and with --machine."""
     sites: Annotated[tuple[str, ...], tyro.conf.arg(metavar="S")] = ()
     """Between which data parallel reduces, for the table of bandwidths. The default is 2 and 8."""
     figure: Path | None = None
@@ -149,7 +155,7 @@ def scenario_of(flags: Flags) -> Scenario:
         stride=at_least_one(stride, "--stride"),
         hardware=hardware,
         causes=tuple(map(_cause, flags.fails)),
-        link=Link(latency_s=as_seconds(flags.latency, where="--latency", zero=True, never=False)),
+        link=Link(latency_s=as_seconds(flags.latency or "20ms", where="--latency", zero=True, never=False)),
         link_outages=_outages(flags.link_fails, "--link-fails"),
         syncer_outages=_outages(flags.syncer_fails, "--syncer-fails"),
         protocol=ProtocolSetting(
@@ -161,6 +167,22 @@ def scenario_of(flags: Flags) -> Scenario:
             overlap_steps=min(2, max(0, flags.sync_period - 1)),
             liveness_s=LIVENESS_S,
         ),
+    )
+
+
+def priced(scenario: Scenario, flags: Flags) -> Scenario:
+    """The scenario on a measured machine, with a model of ``--parameters``; as it is without one."""
+    if flags.machine is None:
+        return scenario
+    machine = read_machine(flags.machine)
+    elements = -(-as_count(flags.parameters, where="--parameters") // flags.fragments)
+    latency_s = machine.latency_s if flags.latency is None else scenario.link.latency_s
+    return replace(
+        scenario,
+        link=Link(latency_s=latency_s, bytes_per_s=machine.link_bytes_per_s),
+        costs=machine.costs(fragment_elements=elements),
+        fragment_bytes=CODECS[CodecChoice().uplink].payload_bytes(elements),
+        download_bytes=CODECS[CodecChoice().downlink].payload_bytes(elements),
     )
 
 
