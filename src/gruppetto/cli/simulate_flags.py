@@ -35,6 +35,8 @@ class Flags:
     Chips are rates, so millions cost no more than thousands. Numbers may be written 1.2M, 400ms, 30d, 1y, 18%.
     """
 
+    scenario: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCENARIO.toml")] = ()
+    """A file of flags, by their names with _ for -, with [[learner]] and [[maintenance]]; the command line wins."""
     chips: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N")] = ()
     """Chips of the cluster; several for several rows. The default is 1.2M."""
     learners: Annotated[tuple[str, ...], tyro.conf.arg(metavar="M")] = ()
@@ -80,6 +82,8 @@ class Flags:
     """Every learner's link to the syncer breaks. For example 6h:60s."""
     syncer_fails: Annotated[str | None, tyro.conf.arg(metavar="MTBI:MEAN")] = None
     """The syncer dies and comes back. For example 1d:30s."""
+    chip_steps: str | None = None
+    """Stop when decoupled learners have made so many steps, times their chips; rows say after how many hours."""
     min_quorum: int = 1
     """K."""
     fragments: int = 24
@@ -158,6 +162,7 @@ def scenario_of(flags: Flags) -> Scenario:
         link=Link(latency_s=as_seconds(flags.latency or "20ms", where="--latency", zero=True, never=False)),
         link_outages=_outages(flags.link_fails, "--link-fails"),
         syncer_outages=_outages(flags.syncer_fails, "--syncer-fails"),
+        chip_steps=as_count(flags.chip_steps, where="--chip-steps") if flags.chip_steps is not None else None,
         protocol=ProtocolSetting(
             # The number of learners is set for each row; here it only has to allow the quorum.
             num_learners=max(1, flags.min_quorum),
