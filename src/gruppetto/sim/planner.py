@@ -25,12 +25,14 @@ LEARNERS = (1, 2, 4, 8, 16, 32, 64, 128)
 PERIODS = (24, 48, 96, 192, 384)
 MOST_FRAGMENTS = 96
 """Tensors stay whole: beyond, the largest of them are the fragments."""
-BOUNDARIES = 12_000
-"""Steps of all learners together that one simulation takes: two seconds or so."""
+BOUNDARIES = 8_000
+"""Steps of all learners together that one simulation takes: a second or so."""
 LEAST_STEPS = 300
 WAYS_OUT = "use wider links, more memory for the syncer, other numbers of learners, or a longer step"
 WORTH = 0.005
 """Differences of value below are none: the simpler choice is made."""
+WORTH_A_QUORUM = 0.05
+"""More of the learners in a round, for which a quorum above 1 is chosen."""
 FARTHEST = 256.0
 """So many times more or less is looked at for a change of mind."""
 
@@ -102,7 +104,9 @@ def plan(
         progress(f"simulating M = {best.choice.learners}, K = {quorum}")
         at = replace(best, choice=replace(best.choice, min_quorum=quorum))
         seen.append((quorum, simulate(cluster, at, horizon_s)))
-    seen.sort(key=lambda each: -round((each[1].participation or 0.0) / (2 * WORTH)))  # of equal ones the smallest K
+    most = max(outcome.participation or 0.0 for _, outcome in seen)
+    # The smallest quorum that will do: a larger one stands still the sooner.
+    seen.sort(key=lambda each: (each[1].participation or 0.0) < most - WORTH_A_QUORUM)
     best = replace(best, choice=replace(best.choice, min_quorum=seen[0][0]))
     progress("looking for what would change this")
     return Plan(
