@@ -112,6 +112,24 @@ def test_what_is_made_of_a_day_does_not_depend_on_how_many_steps_are_made_in_one
     assert many[: len(one)] == one
 
 
+def test_a_notice_within_a_pause_is_taken_in_with_it_and_nothing_beyond_one_is_looked_at() -> None:
+    """Histories that cost an assertion, and a step in one go."""
+
+    def fault(at_s: float, chip: int, down_s: float, *, notice: bool) -> Fault:
+        return Fault(at_s=at_s, first_chip=chip, num_chips=1, down_s=down_s, notice=notice)
+
+    for away_s, last_s, up in ((94.0, 274.0, 3), (88.0, 271.0, 0)):
+        faults = [
+            fault(1.0, 0, 4.0, notice=True),
+            fault(181.0, 2, away_s, notice=False),
+            fault(235.0, 0, 25.0, notice=True),
+            fault(238.0, 2, 4.0, notice=False),
+            fault(last_s, 0, 4.0, notice=True),
+        ]
+        one, many = through(job_of(faults, 3, up)), through(job_of(faults, 3, up), 4)
+        assert many[: len(one)] == one
+
+
 def test_a_loss_cuts_the_step_and_a_notice_does_not() -> None:
     abrupt = Fault(at_s=30.0, first_chip=0, num_chips=1, down_s=1000.0)
     told = Fault(at_s=30.0, first_chip=0, num_chips=1, down_s=1000.0, notice=True)

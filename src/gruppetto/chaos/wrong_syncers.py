@@ -39,6 +39,7 @@ __all__ = [
     "IgnoresEpochs",
     "IgnoresIncarnations",
     "MistakesTheDirection",
+    "OverlooksTheLastFold",
     "PublishesBeforeItPersists",
     "RefusesAMajority",
     "RefusesTheQuorum",
@@ -402,3 +403,10 @@ class FreshLearnersDonate(SyncerCore):
             others = [m for m in self.members.connected() if m.donates_at and m is not member]
             donors = tuple(Donor(learner=m.learner, address=m.donates_at) for m in others)
             self._out[-1] = replace(last, message=replace(last.message, donors=donors))
+
+
+class OverlooksTheLastFold(SyncerCore):
+    """That a fold changes nothing is said of a round that waits for its folds, too."""
+
+    def _stays_open(self, now: float) -> bool:
+        return self.phase is Phase.GRACE

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from gruppetto.errors import SettingError
 
-__all__ = ["as_count", "as_number", "as_seconds", "as_years", "counted"]
+__all__ = ["as_count", "as_gbit_s", "as_gib", "as_number", "as_seconds", "as_years", "counted", "timed"]
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _SECONDS = {
@@ -22,6 +22,9 @@ _SECONDS = {
     "w": 7 * 86_400.0,
     "y": 365 * 86_400.0,
 }
+_BITS = {"": 1e9, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_GIB = {"": 1.0, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10, "mb": 1e6 / 2**30, "gb": 1e9 / 2**30, "tb": 1e12 / 2**30}
+_RATE = re.compile(r"(.*?)\s*([kmgt]?)(bits?|[bB])?(?:/s|ps)?", re.IGNORECASE)
 _NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-zµ]*)", re.IGNORECASE)
 _WORDS = {"never": math.inf, "inf": math.inf, "infinity": math.inf}
 
@@ -82,13 +85,57 @@ def as_number(text: str, *, where: str, least: float = 0.0) -> float:
     return value / 100 if percent else value
 
 
+def as_gbit_s(text: str, *, where: str) -> float:
+    """A bandwidth in Gbit/s. A capital B is bytes.
+
+    >>> [as_gbit_s(text, where="--gbit-s") for text in ("10", "400 Mbit/s", "1Tbps", "1.25GB/s", "10Gb")]
+    [10.0, 0.4, 1000.0, 10.0, 10.0]
+    >>> as_gbit_s("wide", where="--gbit-s")
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.SettingError: --gbit-s: is 'wide'; use a bandwidth, such as 10, 400Mbit/s or 1.25GB/s
+    """
+    match = _RATE.fullmatch(text.strip())
+    value = _read(match[1], {"": 1.0}, default="") if match else None
+    if match is None or value is None or not 0 < value < math.inf:
+        fix = "use a bandwidth, such as 10, 400Mbit/s or 1.25GB/s"
+        raise SettingError(f"is {text!r}", where=where, fix=fix)
+    return value * _BITS[match[2].lower()] * (8 if match[3] == "B" else 1) / 1e9
+
+
+def as_gib(text: str, *, where: str) -> float:
+    """An amount of memory in GiB.
+
+    >>> as_gib("64", where="--syncer-gib"), as_gib("1.5TiB", where="--syncer-gib")
+    (64.0, 1536.0)
+    """
+    value = _read(text, _GIB, default="")
+    if value is None or not 0 < value < math.inf:
+        raise SettingError(f"is {text!r}", where=where, fix="use an amount of more than 0, such as 64, 64GiB or 1TiB")
+    return value
+
+
+def timed(value_s: float) -> str:
+    """A duration as people write it.
+
+    >>> [timed(s) for s in (0.0004, 0.25, 1.5, 90, 7200, 86_400 * 400, math.inf)]
+    ['0.4 ms', '250 ms', '1.5 s', '90 s', '2 h', '1.1 y', 'never']
+    """
+    if math.isinf(value_s):
+        return "never"
+    for unit, size, until in (("ms", 1e-3, 1.0), ("s", 1.0, 600.0), ("min", 60.0, 7200.0), ("h", 3600.0, 2 * 86_400.0)):
+        if value_s < until:
+            return f"{value_s / size:.3g} {unit}"
+    return f"{value_s / 86_400:.3g} d" if value_s < 200 * 86_400 else f"{value_s / (365 * 86_400):.2g} y"
+
+
 def counted(value: int) -> str:
     """A count as people write it.
 
-    >>> [counted(n) for n in (8, 150_000, 1_200_000, 1_234_567)]
-    ['8', '150k', '1.2M', '1,234,567']
+    >>> [counted(n) for n in (8, 150_000, 1_200_000, 1_234_567, 70_000_000_000)]
+    ['8', '150k', '1.2M', '1,234,567', '70B']
     """
-    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+    for unit, size in (("B", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)):
         if value >= size and value % (size // 10) == 0:
             return f"{value // size}{f'.{tenths}' if (tenths := value % size * 10 // size) else ''}{unit}"
     return f"{value:,}"

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.flags import at_most_one, print_json, read_flags
 from gruppetto.cli.quantities import as_count, counted
-from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, scenario_of
+from gruppetto.cli.simulate_file import ScenarioFile, read_scenario
+from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, priced, scenario_of
 from gruppetto.cli.simulate_tables import (
     CODECS,
     as_json,
@@ -39,12 +40,16 @@ SAY_EVERY_S = 5.0
 
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, one_by_one(arguments), "simulate")
+    name = at_most_one(flags.scenario, "SCENARIO.toml", "simulate")
+    file = ScenarioFile(arguments=()) if name is None else read_scenario(Path(name), Flags)
+    if name is not None:
+        flags = read_flags(Flags, _together(file, one_by_one(arguments)), "simulate")
     if flags.table not in (None, *TABLES):
         fix = f"use {' or '.join(TABLES)}"
         raise SettingError(f"{flags.table!r} is no table", where="gruppetto simulate: --table", fix=fix)
     if flags.table == "bandwidth":
         return _bandwidth(flags)
-    scenario = scenario_of(flags)
+    scenario = file.applied(priced(scenario_of(flags), flags))
     jobs = _table_jobs(flags, scenario) if flags.table else _jobs(flags, scenario)
     for system, one, _ in jobs:
         # Refused before anything has been simulated.
@@ -78,16 +83,36 @@ def _jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
     if flags.trace is not None:
         systems = ("decoupled",)
     learners = [as_count(m, where="--learners") for m in flags.learners or ("8",)]
+    all_chips = list(map(chips_of, flags.chips or ("1.2M",)))
+    if base.parties:
+        if flags.learners or flags.chips:
+            fix = "leave --learners and --chips out"
+            raise SettingError("the learners stand in the scenario", where="gruppetto simulate", fix=fix)
+        learners, all_chips = [base.learners], [base.chips]
     for system in systems:
         if system not in SYSTEMS:
             raise SettingError(f"{system!r} is no system", where="--systems", fix=f"use one of {', '.join(SYSTEMS)}")
     return [
-        (system, replace(base, chips=chips, learners=1 if system in ONE_JOB else m), flags.seed + seed)
-        for chips in map(chips_of, flags.chips or ("1.2M",))
+        (system, _of_size(base, system, chips, m), flags.seed + seed)
+        for chips in all_chips
         for system in systems
         for m in (learners[:1] if system in ONE_JOB else learners)
         for seed in range(at_least_one(flags.seeds if flags.seeds is not None else 1, "--seeds"))
     ]
+
+
+def _of_size(base: Scenario, system: str, chips: int, learners: int) -> Scenario:
+    """A job on all chips knows of no learners."""
+    if system in ONE_JOB:
+        return replace(base, chips=chips, learners=1, parties=())
+    return replace(base, chips=chips, learners=learners)
+
+
+def _together(file: ScenarioFile, given: Sequence[str]) -> list[str]:
+    """The file's flags, but for those that the command line says too: of a list, it says the whole list."""
+    said = {argument.partition("=")[0] for argument in given if argument.startswith("--")}
+    kept = [pair for pair in zip(file.arguments[::2], file.arguments[1::2], strict=True) if pair[0] not in said]
+    return [*(word for pair in kept for word in pair), *given]
 
 
 def _table_jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:

@@ -10,16 +10,19 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years
+from gruppetto.config.run import CodecChoice
 from gruppetto.errors import SettingError
+from gruppetto.numerics.codec import CODECS
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.sim.elastic import ElasticCosts
 from gruppetto.sim.failures import Cause, Recovery
+from gruppetto.sim.machine import read_machine
 from gruppetto.sim.network import Link
 from gruppetto.sim.paper import FITTED, Hardware
 from gruppetto.sim.rivals import RestartCosts
 from gruppetto.sim.scenario import LIVENESS_S, Outages, Scenario
 
-__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "scenario_of"]
+__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "priced", "scenario_of"]
 
 MANY = ("--chips", "--learners", "--systems", "--fails", "--sites")
 TABLE_STRIDE = 16
@@ -32,6 +35,8 @@ class Flags:
     Chips are rates, so millions cost no more than thousands. Numbers may be written 1.2M, 400ms, 30d, 1y, 18%.
     """
 
+    scenario: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCENARIO.toml")] = ()
+    """A file of flags, by their names with _ for -, with [[learner]] and [[maintenance]]; the command line wins."""
     chips: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N")] = ()
     """Chips of the cluster; several for several rows. The default is 1.2M."""
     learners: Annotated[tuple[str, ...], tyro.conf.arg(metavar="M")] = ()
@@ -54,8 +59,11 @@ class Flags:
     """How much slower the slowest learner is than the fastest."""
     jitter: str = "0"
     """Every step takes between 1 - jitter and 1 + jitter times its mean."""
-    latency: str = "20ms"
-    """One way, between a learner and the syncer."""
+    latency: str | None = None
+    """One way, between a learner and the syncer. The default is 20ms, or the machine's."""
+    machine: Path | None = None
+    """What the syncer's host and a link to it can do, from gruppetto doctor --measure: prices merges, commits and
+    transfers of a model of --parameters, bf16 up and fp32 down."""
     slice_chips: str = str(FITTED.elastic.slice_chips)
     """Chips that are lost and regained together."""
     scale_down_s: str = f"{FITTED.elastic.scale_down_s:g}"
@@ -74,6 +82,8 @@ class Flags:
     """Every learner's link to the syncer breaks. For example 6h:60s."""
     syncer_fails: Annotated[str | None, tyro.conf.arg(metavar="MTBI:MEAN")] = None
     """The syncer dies and comes back. For example 1d:30s."""
+    chip_steps: str | None = None
+    """Stop when decoupled learners have made so many steps, times their chips; rows say after how many hours."""
     min_quorum: int = 1
     """K."""
     fragments: int = 24
@@ -83,7 +93,7 @@ class Flags:
     table: str | None = None
     """paper: the grid of the paper, ours beside it, with the error of every cell. bandwidth: what links must carry."""
     parameters: str = "5B"
-    """Of the model, for the table of bandwidths."""
+    """Of the model, for the table of bandwidths and with --machine."""
     sites: Annotated[tuple[str, ...], tyro.conf.arg(metavar="S")] = ()
     """Between which data parallel reduces, for the table of bandwidths. The default is 2 and 8."""
     figure: Path | None = None
@@ -149,9 +159,10 @@ def scenario_of(flags: Flags) -> Scenario:
         stride=at_least_one(stride, "--stride"),
         hardware=hardware,
         causes=tuple(map(_cause, flags.fails)),
-        link=Link(latency_s=as_seconds(flags.latency, where="--latency", zero=True, never=False)),
+        link=Link(latency_s=as_seconds(flags.latency or "20ms", where="--latency", zero=True, never=False)),
         link_outages=_outages(flags.link_fails, "--link-fails"),
         syncer_outages=_outages(flags.syncer_fails, "--syncer-fails"),
+        chip_steps=as_count(flags.chip_steps, where="--chip-steps") if flags.chip_steps is not None else None,
         protocol=ProtocolSetting(
             # The number of learners is set for each row; here it only has to allow the quorum.
             num_learners=max(1, flags.min_quorum),
@@ -161,6 +172,22 @@ def scenario_of(flags: Flags) -> Scenario:
             overlap_steps=min(2, max(0, flags.sync_period - 1)),
             liveness_s=LIVENESS_S,
         ),
+    )
+
+
+def priced(scenario: Scenario, flags: Flags) -> Scenario:
+    """The scenario on a measured machine, with a model of ``--parameters``; as it is without one."""
+    if flags.machine is None:
+        return scenario
+    machine = read_machine(flags.machine)
+    elements = -(-as_count(flags.parameters, where="--parameters") // flags.fragments)
+    latency_s = machine.latency_s if flags.latency is None else scenario.link.latency_s
+    return replace(
+        scenario,
+        link=Link(latency_s=latency_s, bytes_per_s=machine.link_bytes_per_s),
+        costs=machine.costs(fragment_elements=elements),
+        fragment_bytes=CODECS[CodecChoice().uplink].payload_bytes(elements),
+        download_bytes=CODECS[CodecChoice().downlink].payload_bytes(elements),
     )
 
 

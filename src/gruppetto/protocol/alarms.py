@@ -26,9 +26,13 @@ class Alarms:
         self._fragments: dict[AlarmKind, set[Fragment]] = {AlarmKind.NOT_FINITE: set(), AlarmKind.ZERO_UPDATE: set()}
         """Those whose last merge raised it."""
         self._recent: deque[Mapping[LearnerId, int]] = deque(maxlen=solo_rounds)
+        self._supplied: dict[LearnerId, int] = {}
+        """Tokens of each learner in the recent rounds together."""
         self._against: frozenset[LearnerId] = frozenset()
 
     def quorum_short(self, now: float, round: Round, *, live: int, quorum: int) -> None:
+        if live >= quorum and self.silent:
+            return
         self._set(
             AlarmKind.QUORUM_SHORT,
             self._lasts(now, AlarmKind.QUORUM_SHORT, live < quorum),
@@ -36,6 +40,8 @@ class Alarms:
         )
 
     def answers_short(self, now: float, round: Round, *, answers: int, quorum: int, stuck: bool) -> None:
+        if not stuck and self.silent:
+            return
         self._set(
             AlarmKind.ANSWERS_SHORT,
             self._lasts(now, AlarmKind.ANSWERS_SHORT, stuck),
@@ -93,14 +99,19 @@ class Alarms:
         if live < 2:
             self._recent.clear()  # alone is not the same as alone among others
             self._set(AlarmKind.ONE_LEARNER, False, str)
+            self._supplied.clear()
             return
+        sums = self._supplied
+        if len(self._recent) == self._recent.maxlen:
+            for name, count in self._recent[0].items():
+                sums[name] -= count
+                if not sums[name]:
+                    del sums[name]
         self._recent.append(tokens)
+        for name, count in tokens.items():
+            sums[name] = sums.get(name, 0) + count
         if len(self._recent) < (self._recent.maxlen or 0):
             return
-        sums: dict[LearnerId, int] = {}
-        for round_tokens in self._recent:
-            for name, count in round_tokens.items():
-                sums[name] = sums.get(name, 0) + count
         total = sum(sums.values())
         top = max(sorted(sums), key=sums.__getitem__, default=None)
         share = sums[top] / total if top is not None and total else 0.0
@@ -124,6 +135,11 @@ class Alarms:
                 "those of the others do not."
             ),
         )
+
+    @property
+    def silent(self) -> bool:
+        """Nothing is raised, and nothing is about to be: at most events there is nothing to take back."""
+        return not self._raised and not self._since
 
     def _lasts(self, now: float, kind: AlarmKind, on: bool) -> bool:
         """The cause has been there for longer than patience."""

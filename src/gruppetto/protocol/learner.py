@@ -495,11 +495,13 @@ class LearnerCore:
         if self._schedule is None:
             return
         first = Round(max(self._last_asked, self.newest_round) + 1)
-        likely = set(self._schedule.due_within(first, self._window)) | set(self._owed)
+        likely = self._schedule.due_within(first, self._window)
+        if self._owed:
+            likely = tuple(sorted({*likely, *self._owed}))
         if self.leaving:
-            likely = set(map(Fragment, range(len(self.fragments))))
+            likely = tuple(map(Fragment, range(len(self.fragments))))
         # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
-        useful = tuple(sorted(p for p in likely if self.fragments[p].steps > 0 and self.fragments[p].version != NEVER))
+        useful = tuple([p for p in likely if self.fragments[p].steps > 0 and self.fragments[p].version != NEVER])
         for p in useful:
             state = self.fragments[p]
             self._marks[p] = _Mark(

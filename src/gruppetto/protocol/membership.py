@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 
 from gruppetto.protocol.grace import ema
 from gruppetto.protocol.heading import Heading
@@ -91,6 +92,7 @@ class Member:
         return all(self.versions.get(Fragment(p), NEVER) != NEVER for p in range(num_fragments))
 
 
+_last_heard = attrgetter("last_heard")
 LIVE, JOINING = MemberPhase.LIVE, MemberPhase.JOINING
 """Looked at for every member at every event."""
 
@@ -103,6 +105,8 @@ class Membership:
         self._num_slots = num_slots
         self._max_learners = max_learners
         self._quiet_until: float | None = None
+        self._most_silent: Member | None = None
+        self._heard_then = 0.0
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -188,8 +192,23 @@ class Membership:
         return expired
 
     def next_expiry(self, liveness_s: float) -> float | None:
-        heard = [m.last_heard for m in self._members.values() if m.phase is LIVE or m.phase is JOINING]
-        return min(heard) + liveness_s if heard else None
+        """When the one that has been silent the longest is not live any more.
+
+        It stays that one until it speaks or goes, since time does not go back: whoever comes has just spoken.
+        """
+        silent = self._most_silent
+        if silent is None or not self._is_as_silent(silent):
+            there = [m for m in self._members.values() if m.phase is LIVE or m.phase is JOINING]
+            if not there:
+                return None
+            self._most_silent = silent = min(there, key=_last_heard)
+            self._heard_then = silent.last_heard
+        return self._heard_then + liveness_s
+
+    def _is_as_silent(self, member: Member) -> bool:
+        """It is the same life still, has not spoken, and is not known to be away."""
+        here = member.phase is LIVE or member.phase is JOINING
+        return here and member.last_heard == self._heard_then and self._members.get(member.learner) is member
 
     def to_state(self) -> tuple[MemberState, ...]:
         return tuple(

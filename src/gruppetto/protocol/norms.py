@@ -27,8 +27,8 @@ expected that they change a tenth.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from statistics import median_low
 
 from gruppetto.protocol.units import Fragment, LearnerId, Round, Version
 
@@ -57,32 +57,52 @@ class Ballot:
     def __init__(self, before: tuple[float, ...] = ()) -> None:
         self._before = before
         self._votes: dict[tuple[Round, LearnerId], tuple[float, ...]] = {}
+        self._sorted: list[list[float]] = [[] for _ in before]
+        """The votes on each value, without zeros; kept in order, since there is a median to be told at every vote."""
+        self._recent = (-1, -1)
+        """The newest round voted in, and the one before."""
         self._medians: tuple[float, ...] | None = before
 
     def cast(self, learner: LearnerId, round: Round, values: tuple[float, ...]) -> None:
         """One vote a learner and round: a second one replaces the first."""
         if not self._before:
             self._before = (0.0,) * len(values)
+            self._sorted = [[] for _ in values]
         assert len(values) == len(self._before)
-        self._votes[round, learner] = values
+        key = (round, learner)
+        replaced = self._votes.get(key)
+        if replaced is not None:
+            self._strike(replaced)
+        self._votes[key] = values
+        for value, ordered in zip(values, self._sorted, strict=True):
+            if value > 0:
+                insort(ordered, value)
+        newest, before = self._recent
+        if round > newest:
+            self._recent = (round, newest)
+        elif before < round < newest:
+            self._recent = (newest, round)
         self._medians = None
         while len(self._votes) > WINDOW:
-            recent = sorted({r for r, _ in self._votes})[-2:]
             oldest = next(iter(self._votes))
-            if oldest[0] in recent:
+            if oldest[0] in self._recent:
                 break
-            del self._votes[oldest]
+            self._strike(self._votes.pop(oldest))
+
+    def _strike(self, values: tuple[float, ...]) -> None:
+        for value, ordered in zip(values, self._sorted, strict=True):
+            if value > 0:
+                del ordered[bisect_left(ordered, value)]
 
     @property
     def medians(self) -> tuple[float, ...]:
         """One yardstick a value; empty while nothing is known."""
         if self._medians is None:
-            self._medians = tuple(self._median(p, before) for p, before in enumerate(self._before))
+            self._medians = tuple(
+                votes[(len(votes) - 1) // 2] if len(votes) >= MIN_VOTES else before
+                for votes, before in zip(self._sorted, self._before, strict=True)
+            )
         return self._medians
-
-    def _median(self, p: int, before: float) -> float:
-        votes = [values[p] for values in self._votes.values() if values[p] > 0]
-        return median_low(votes) if len(votes) >= MIN_VOTES else before
 
 
 class Yardsticks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Verdict", "closing_verdict", "effective_quorum", "quorum_verdict"]
+__all__ = ["GOES_ON", "Verdict", "closing_verdict", "effective_quorum", "quorum_verdict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +13,10 @@ class Verdict:
 
     close: bool
     why: str
+
+
+GOES_ON = Verdict(close=False, why="grace")
+"""Of a round with enough answers and time left, to which somebody is to come: what most looks at a round end with."""
 
 
 def effective_quorum(*, min_quorum: int, live: int, degrade: bool) -> int:

@@ -58,6 +58,9 @@ class OpenRound:
     expected_at: dict[LearnerId, float] = field(default_factory=dict)
     """When a learner that deferred will be at its next step boundary, by its own word."""
     folding: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
+    enough: bool = False
+    """It had a quorum of answers when it was last looked at."""
+    _last_seen_to_come: Member | None = None
 
     def answers(self) -> int:
         """Admitted contributions of the fragment that has the fewest."""
@@ -107,13 +110,19 @@ class OpenRound:
         asked_at = self.asked.get(member.learner, self.round)
         return self.round if asked_at <= self.round else asked_at + 1
 
+    def somebody_to_come(self, live: Sequence[Member]) -> bool:
+        """Whether :meth:`waited_for` is more than 0. It is mostly the same one as at the last look."""
+        seen = self._last_seen_to_come
+        if seen is not None and seen.is_live() and self._is_to_come(seen):
+            return True
+        self._last_seen_to_come = next(filter(self._is_to_come, live), None)
+        return self._last_seen_to_come is not None
+
+    def _is_to_come(self, member: Member) -> bool:
+        assert self.asked_at is not None
+        name, deadline = member.learner, self.asked_at + self.grace_s
+        return name in self.asked and not self.has_settled(name) and self.expected_at.get(name, deadline) <= deadline
+
     def waited_for(self, live: Iterable[Member]) -> int:
         """Live learners that may still answer in time. One whose own step time says it cannot is not waited for."""
-        assert self.asked_at is not None
-        deadline = self.asked_at + self.grace_s
-        waited_for = 0
-        for m in live:
-            name = m.learner
-            if name in self.asked and not self.has_settled(name) and self.expected_at.get(name, deadline) <= deadline:
-                waited_for += 1
-        return waited_for
+        return sum(map(self._is_to_come, live))

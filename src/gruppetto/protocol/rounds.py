@@ -22,7 +22,7 @@ from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFa
 from gruppetto.protocol.grace import grace_window_s, median
 from gruppetto.protocol.membership import Member, MemberPhase
 from gruppetto.protocol.messages import Announcement, Begin
-from gruppetto.protocol.quorum import Verdict, closing_verdict, quorum_verdict
+from gruppetto.protocol.quorum import GOES_ON, Verdict, closing_verdict, quorum_verdict
 from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.standing import Standing
 from gruppetto.protocol.units import Round, Version
@@ -203,9 +203,14 @@ class Rounds(Standing):
     def _close_if_due(self, now: float) -> None:
         opened = self._open
         assert opened is not None and opened.asked_at is not None
+        self._goes_on_until = None
         live = self.members.live()
         if opened.closing is None:
             verdict = self._closing_verdict(now, opened, live)
+            if verdict is GOES_ON:
+                self._goes_on_until = opened.asked_at + opened.grace_s
+                self._waiting_for = lambda: f"round {opened.round}: {self._judged(now, opened, live).why}"
+                return
             self.waiting_for = f"round {opened.round}: {verdict.why}"
             if not verdict.close:
                 return
@@ -234,21 +239,34 @@ class Rounds(Standing):
         if not opened.due:
             return Verdict(close=True, why="nothing is due")
         assert opened.asked_at is not None
-        quorum = self._quorum(len(live))
-        answers, waited_for = opened.answers_that_count(live), opened.waited_for(live)
+        quorum, answers = self._quorum(len(live)), opened.answers_that_count(live)
+        opened.enough = answers >= quorum
+        to_come = opened.somebody_to_come(live)
         self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
-        stuck = answers < quorum <= len(live) and not waited_for
+        stuck = answers < quorum <= len(live) and not to_come
         self._alarms.answers_short(now, opened.round, answers=answers, quorum=quorum, stuck=stuck)
+        early = now < opened.asked_at + opened.grace_s
+        if opened.enough and to_come and early and self.setting.grace and opened.moved_on(live) < quorum:
+            return GOES_ON
+        return self._judged(now, opened, live)
+
+    def _judged(self, now: float, opened: OpenRound, live: list[Member]) -> Verdict:
+        assert opened.asked_at is not None
         return closing_verdict(
-            quorum=quorum,
-            answers=answers,
-            waited_for=waited_for,
+            quorum=self._quorum(len(live)),
+            answers=opened.answers_that_count(live),
+            waited_for=opened.waited_for(live),
             moved_on=opened.moved_on(live),
             spent_s=now - opened.asked_at,
             grace_s=opened.grace_s,
             grace_over=now >= opened.asked_at + opened.grace_s,
             grace_on=self.setting.grace,
         )
+
+    def _stays_open(self, now: float) -> bool:
+        """Nothing but time, or a learner's word, can close the open round, and it is not time yet."""
+        until = self._goes_on_until
+        return until is not None and now < until and self._mark is None and self._alarms.silent
 
     def _grace_window_s(self, live: Iterable[Member]) -> float:
         if not self.setting.grace:
@@ -262,15 +280,22 @@ class Rounds(Standing):
         )
 
     def _next_wake(self) -> float | None:
-        times = [self.members.next_expiry(self.setting.liveness_s), self._persist_retry_at]
-        times.append(self._mark.give_up_at if self._mark is not None else None)
+        wake = self.members.next_expiry(self.setting.liveness_s)
+        if self._persist_retry_at is not None:
+            wake = _sooner(wake, self._persist_retry_at)
+        if self._mark is not None and self._mark.give_up_at is not None:
+            wake = _sooner(wake, self._mark.give_up_at)
         if self.phase is Phase.STARTING:
             # Below the quorum patience ends nothing: whoever comes next wakes the syncer.
             ready = [m.ready_since for m in self.members.live() if m.ready_since is not None]
             if ready and len(ready) >= self._quorum(len(ready)):
-                times.append(min(ready) + self.setting.start_timeout_s)
-        if self.phase is Phase.GRACE and self._open is not None and self._open.asked_at is not None:
-            opened, live = self._open, self.members.live()
-            if opened.closing is None and opened.answers_that_count(live) >= self._quorum(len(live)):
-                times.append(self._open.asked_at + opened.grace_s)
-        return min((t for t in times if t is not None), default=None)
+                wake = _sooner(wake, min(ready) + self.setting.start_timeout_s)
+        opened = self._open
+        if self.phase is Phase.GRACE and opened is not None and opened.closing is None and opened.enough:
+            assert opened.asked_at is not None
+            wake = _sooner(wake, opened.asked_at + opened.grace_s)
+        return wake
+
+
+def _sooner(one: float | None, other: float) -> float:
+    return other if one is None or other < one else one

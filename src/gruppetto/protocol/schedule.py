@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gruppetto.errors import SettingError
 from gruppetto.protocol.units import Fragment, Round
@@ -37,11 +38,7 @@ class Schedule:
 
     def due(self, round: Round) -> tuple[Fragment, ...]:
         """The fragments due at ``round``, ascending. Empty for some rounds when H > P."""
-        phase = round % self.sync_period
-        # t_p = phase has the solutions ceil(phase·P/H) ≤ p < ceil((phase + 1)·P/H): no search over all P.
-        first = -(-phase * self.num_fragments // self.sync_period)
-        last = -(-(phase + 1) * self.num_fragments // self.sync_period)
-        return tuple(Fragment(p) for p in range(first, last))
+        return _due(self.num_fragments, self.sync_period, round % self.sync_period)
 
     def next_due(self, fragment: Fragment, after: Round) -> Round:
         """The first round past ``after`` at which ``fragment`` is due.
@@ -53,5 +50,21 @@ class Schedule:
 
     def due_within(self, first: Round, num_rounds: int) -> tuple[Fragment, ...]:
         """The fragments due at any of ``num_rounds`` rounds from ``first`` on, ascending."""
-        rounds = range(first, first + min(num_rounds, self.sync_period))
-        return tuple(sorted({p for t in rounds for p in self.due(Round(t))}))
+        return _due_within(self.num_fragments, self.sync_period, first % self.sync_period, num_rounds)
+
+
+# Asked at every step of every learner, and the same for all of them.
+
+
+@lru_cache(maxsize=1024)
+def _due(num_fragments: int, sync_period: int, phase: int) -> tuple[Fragment, ...]:
+    # t_p = phase has the solutions ceil(phase·P/H) ≤ p < ceil((phase + 1)·P/H): no search over all P.
+    first = -(-phase * num_fragments // sync_period)
+    last = -(-(phase + 1) * num_fragments // sync_period)
+    return tuple(Fragment(p) for p in range(first, last))
+
+
+@lru_cache(maxsize=1024)
+def _due_within(num_fragments: int, sync_period: int, phase: int, num_rounds: int) -> tuple[Fragment, ...]:
+    phases = (t % sync_period for t in range(phase, phase + min(num_rounds, sync_period)))
+    return tuple(sorted({p for t in phases for p in _due(num_fragments, sync_period, t)}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gruppetto.protocol.actions import MemberChanged, Persist, Send, SyncerAction
@@ -46,7 +47,7 @@ class Standing:
         self.run_id, self.layout_hash, self.epoch = run_id, layout_hash, epoch
         self.schedule = setting.schedule
         self.wake_at: float | None = None
-        self.waiting_for = "the first learner"
+        self._waiting_for: str | Callable[[], str] = "the first learner"
         self.phase = Phase.SEEDING
         self.round = Round(0)
         self.versions: tuple[Version, ...] = ()
@@ -67,6 +68,8 @@ class Standing:
         """The usual weight of a contribution."""
         self.measured = MeasuredTimes(factor=setting.ema_factor)
         self._open: OpenRound | None = None
+        self._goes_on_until: float | None = None
+        """The open round stays open until then, unless something happens that could close it."""
         self._early = EarlyParts()
         self._mark: OpenMark | None = None
         self._seeder: LearnerId | None = None
@@ -109,6 +112,15 @@ class Standing:
             reserve=0 if self._is_last(self.round) or self._last_commit else self.setting.reserve,
             went_back=self.went_back,
         )
+
+    @property
+    def waiting_for(self) -> str:
+        """What the syncer waits for, in words; put together when somebody asks, since nobody does at most events."""
+        return self._waiting_for if isinstance(self._waiting_for, str) else self._waiting_for()
+
+    @waiting_for.setter
+    def waiting_for(self, words: str) -> None:
+        self._waiting_for = words
 
     @property
     def open_round(self) -> OpenRound | None:

@@ -46,9 +46,12 @@ class SyncerCore(Hearing, Rounds, Marking, Stopping):
         """Take in one event; return the actions it leads to, in order."""
         self._out = []
         getattr(self, _HANDLERS[type(event)])(now, event)
-        for member in self.members.expire(now, self.setting.liveness_s):
+        expired = self.members.expire(now, self.setting.liveness_s)
+        for member in expired:
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
             self._choose_another_seeder(member)
+        if type(event) is Folded and not expired and self._stays_open(now):
+            return self._out  # a fold changes nothing that a round could close by, and there is one for every answer
         self._mind_the_mark(now, event)
         self._stop_if_ready()
         self._advance(now)

@@ -92,11 +92,8 @@ class ElasticJob:
             began = self._ready_s(began)
             if not self.chips:
                 return self._dark()
-            fitting = self._until_wanted(began, step_s, steps)
-            cut = self._cut_before(began + fitting * step_s)
-            if self._noticed:
-                fitting = min(fitting, math.ceil((self._noticed[0].at_s - began) / step_s))
-            if cut is None or cut.at_s >= began + fitting * step_s:
+            fitting, cut = self._until_cut(began, step_s, self._until_wanted(began, step_s, steps))
+            if cut is None:
                 whole = fitting
             else:
                 whole = min(fitting - 1, int((cut.at_s - began) / step_s))
@@ -112,10 +109,11 @@ class ElasticJob:
     def _ready_s(self, now: float) -> float:
         """Take in what has changed up to the boundary at ``now``, and what changes during the pauses for it."""
         while True:
-            while self._noticed and self._noticed[0].at_s <= now:
+            now = max(now, self._free_s)
+            if self._noticed and self._noticed[0].at_s <= now:
                 notice = self._noticed.popleft()
                 self._lose(notice, notice.at_s)
-            now = max(now, self._free_s)
+                continue
             loss, back_s = self._next, self._back[0][0] if self._back else math.inf
             if loss is not None and loss.at_s <= min(back_s, now):
                 self._next = next(self._faults, None)
@@ -126,22 +124,28 @@ class ElasticJob:
                 return now
 
     def _until_wanted(self, began_s: float, step_s: float, steps: int) -> int:
-        """Steps up to the boundary at which the next slice to return is taken in."""
+        """Steps up to the boundary at which a slice is taken in, or let go, next."""
+        if self._noticed:
+            steps = min(steps, math.ceil((self._noticed[0].at_s - began_s) / step_s))
         if not self._back or self._back[0][0] >= began_s + steps * step_s:
             return steps
         return min(steps, max(1, math.ceil((self._back[0][0] - began_s) / step_s)))
 
-    def _cut_before(self, end_s: float) -> Fault | None:
-        """The loss that cuts the steps that would end at ``end_s``. It stays the next one, until it is taken in."""
-        while (fault := self._next) is not None and fault.at_s < end_s:
+    def _until_cut(self, began_s: float, step_s: float, steps: int) -> tuple[int, Fault | None]:
+        """How many of these steps there are up to the next notice, and the loss that cuts them, if any.
+
+        The loss stays the next one, until it is taken in. Nothing beyond the notice is looked at.
+        """
+        while (fault := self._next) is not None and fault.at_s < began_s + steps * step_s:
             if fault.notice:
                 self._noticed.append(fault)
+                steps = min(steps, max(1, math.ceil((fault.at_s - began_s) / step_s)))
             elif any(s not in self._absent for s in self._slices(fault)):
-                return fault
+                return steps, fault
             else:
                 self._lose(fault, fault.at_s)
             self._next = next(self._faults, None)
-        return None
+        return steps, None
 
     def _lose(self, fault: Fault, at_s: float) -> None:
         before = self.chips

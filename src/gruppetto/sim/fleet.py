@@ -58,6 +58,7 @@ class Fleet:
         costs: SyncerCosts | None = None,
         stride: int = 1,
         fragment_bytes: int = 0,
+        download_bytes: int | None = None,
         outages: Sequence[tuple[float, float]] = (),
         trace: TraceWriter | None = None,
         make_syncer: Callable[..., SyncerCore] = SyncerCore,
@@ -65,6 +66,9 @@ class Fleet:
         self.setting, self.costs, self.trace = setting, costs or SyncerCosts(), trace
         self.engine = Engine()
         self.stride, self.fragment_bytes = stride, fragment_bytes
+        self.download_bytes = fragment_bytes if download_bytes is None else download_bytes
+        self._folds_until_s = 0.0
+        """One worker folds, one contribution after the other."""
         self.beat_s = setting.liveness_s / 4
         self.tally = Tally(chips=sum(s.job.all_chips for s in specs), parties=len(specs), horizon_s=horizon_s)
         self.rounds = self.merged = self.could_merge = 0
@@ -134,7 +138,8 @@ class Fleet:
         elif kind is Fold:
             assert isinstance(action, Fold)
             done = Folded(round=action.round, fragment=action.fragment, learner=action.learner)
-            self._complete(self.costs.fold_s, done)
+            self._folds_until_s = max(self._folds_until_s, self.engine.now) + self.costs.fold_s
+            self.engine.at(self._folds_until_s, partial(self._completed, self.lives, done))
         elif kind is TakeOuterStep:
             assert isinstance(action, TakeOuterStep)
             self._complete(self.costs.merge_s, OuterStepped(round=action.round))
@@ -183,6 +188,7 @@ class Fleet:
     def _crash(self) -> None:
         self.syncer_is_up = False
         self._wakes_s = None
+        self._folds_until_s = 0.0
         for rider in self.riders.values():
             rider.syncer_died()
 

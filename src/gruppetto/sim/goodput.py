@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from multiprocessing import get_context
 
 from gruppetto.errors import SettingError
 from gruppetto.sim.fleet import Fleet
+from gruppetto.sim.party import Party
 from gruppetto.sim.rider import RiderSpec
 from gruppetto.sim.rivals import data_parallel, diloco, elastic
 from gruppetto.sim.scenario import Scenario
@@ -36,6 +38,8 @@ class Outcome:
     merged: float | None = None
     """Tokens merged / tokens trained on."""
     events: int | None = None
+    hours: float | None = None
+    """Virtual time until ``chip_steps`` were made; None if that was not asked, or not reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +55,29 @@ class Row:
     seeds: int
     participation: float | None = None
     merged: float | None = None
+    hours: float | None = None
 
 
 def fleet_of(scenario: Scenario, seed: int, trace: TraceWriter | None = None) -> Fleet:
     """The decoupled learners of a scenario, ready to run."""
     m = scenario.learners
     width = len(str(m - 1))
+    parties = scenario.parties or tuple(Party(name=f"learner-{i:0{width}d}", chips=1) for i in range(m))
     specs = [
         RiderSpec(
-            name=(name := f"learner-{i:0{width}d}"),
+            name=(name := party.name),
             job=scenario.job(i, of=m, seed=seed),
             pace=scenario.pace(i),
             link=scenario.link,
+            joins_s=party.joins_s,
+            leaves_s=party.leaves_s,
             cuts=scenario.link_outages.draw(name, seed=seed, horizon_s=scenario.horizon_s)
             if scenario.link_outages
             else (),
         )
-        for i in range(m)
+        for i, party in enumerate(parties)
     ]
-    return Fleet(
+    fleet = Fleet(
         scenario.setting,
         specs,
         seed=seed,
@@ -77,11 +85,14 @@ def fleet_of(scenario: Scenario, seed: int, trace: TraceWriter | None = None) ->
         costs=scenario.costs,
         stride=scenario.stride,
         fragment_bytes=scenario.fragment_bytes,
+        download_bytes=scenario.download_bytes,
         outages=scenario.syncer_outages.draw("syncer", seed=seed, horizon_s=scenario.horizon_s)
         if scenario.syncer_outages
         else (),
         trace=trace,
     )
+    fleet.stop_at_tokens = None if scenario.chip_steps is None else math.ceil(scenario.chip_steps)
+    return fleet
 
 
 Passed = Callable[[float], None]
@@ -94,8 +105,13 @@ def _decoupled(
     fleet = fleet_of(scenario, seed, trace)
     events = fleet.run(passed)
     books = fleet.syncer.ledger.in_tokens()
+    fleet.tally.absent_chip_s = sum(
+        party.chips * (fleet.tally.horizon_s - party.there_s(fleet.tally.horizon_s)) for party in scenario.parties
+    )
+    reached = fleet.stop_at_tokens is not None and fleet.tokens >= fleet.stop_at_tokens
     return replace(
         _outcome("decoupled", scenario, seed, fleet.tally),
+        hours=fleet.tally.horizon_s / 3600.0 if reached else None,
         rounds=fleet.rounds,
         participation=fleet.merged / fleet.could_merge if fleet.could_merge else None,
         merged=books["merged"] / books["consumed"] if books["consumed"] else None,
@@ -152,6 +168,8 @@ def run(
     if system in ONE_JOB:
         scenario = replace(scenario, learners=1)
     return _decoupled(scenario, seed, trace, passed) if system == "decoupled" else SYSTEMS[system](scenario, seed)
+        scenario = replace(scenario, learners=1, parties=())
+    return _decoupled(scenario, seed, trace) if system == "decoupled" else SYSTEMS[system](scenario, seed)
 
 
 def run_all(
@@ -195,6 +213,7 @@ def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:
                 seeds=len(same),
                 participation=_mean([o.participation for o in same]),
                 merged=_mean([o.merged for o in same]),
+                hours=_mean([o.hours for o in same]),
             )
         )
     return rows

@@ -75,6 +75,7 @@ class Rider:
         self._making: Stretch | None = None
         self._latency_s = spec.link.latency_s
         self._transfer_s = spec.link.transfer_s(fleet.fragment_bytes)
+        self._download_s = spec.link.transfer_s(fleet.download_bytes)
         self._engine.at(spec.joins_s, self._join)
         if spec.leaves_s is not None:
             self._engine.at(spec.leaves_s, self._leave)
@@ -224,7 +225,7 @@ class Rider:
         if kind is Pull:
             assert isinstance(action, Pull)
             arrived = Arrived(fragment=action.fragment, version=action.version)
-            delay_s = self._latency_s + self._transfer_s
+            delay_s = self._latency_s + self._download_s
             self._engine.after(delay_s, partial(self.hear, self._link_life, arrived))
         elif kind is Seed:
             seeded = Seeded(learner=self.core.learner, incarnation=self.core.incarnation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from gruppetto.sim.elastic import ElasticJob
 from gruppetto.sim.failures import YEAR_S, Cause, Fault, draw_faults
 from gruppetto.sim.network import Link
 from gruppetto.sim.paper import FITTED, Hardware
+from gruppetto.sim.party import Party
 from gruppetto.sim.world import SyncerCosts
 
 __all__ = ["Outages", "Scenario"]
@@ -83,6 +85,14 @@ class Scenario:
     syncer_outages: Outages | None = None
     fragment_bytes: int = 0
     """What one fragment weighs on the wire; 0 when the link has no limit."""
+    download_bytes: int | None = None
+    """... on its way down, if that is something else."""
+    parties: tuple[Party, ...] = ()
+    """Learners one by one, where they are not alike; none: ``chips`` are shared out evenly to equal ones."""
+    planned: tuple[Fault, ...] = ()
+    """What is known beforehand, such as maintenance: in order of time, besides what is drawn."""
+    chip_steps: float | None = None
+    """Decoupled learners stop when they have made so many steps, times their chips; None: at the horizon."""
     protocol: ProtocolSetting = field(default_factory=lambda: ProtocolSetting(liveness_s=LIVENESS_S))
     """``num_learners`` is set from ``learners``."""
 
@@ -96,8 +106,11 @@ class Scenario:
                 where="simulate.learners",
                 fix=f"use at most {self.chips}, or more chips",
             )
-        for name in ("mtbi_s", "hours", "step_s"):
+        self._check_parties()
+        for name in ("mtbi_s", "hours", "step_s", "chip_steps"):
             value = getattr(self, name)
+            if value is None and name == "chip_steps":
+                continue
             if not value > 0 or (name != "mtbi_s" and not math.isfinite(value)):
                 raise SettingError(f"{name} is {value}", where=f"simulate.{name}", fix="use more than 0")
         if not 0 <= self.spread <= MAX_SPREAD:
@@ -108,6 +121,20 @@ class Scenario:
                 f"{self.hours:g} hours have no whole step of {self.step_s * self.stride:g} s",
                 where="simulate.hours",
                 fix="simulate longer, or use a shorter step",
+            )
+
+    def _check_parties(self) -> None:
+        if not self.parties:
+            return
+        names = [party.name for party in self.parties]
+        if len(set(names)) < len(names):
+            raise SettingError("two learners have one name", where="simulate.parties", fix="name each one once")
+        chips = sum(party.chips for party in self.parties)
+        if (len(names), chips) != (self.learners, self.chips):
+            raise SettingError(
+                f"{len(names)} of them with {chips} chips, but {self.learners} learners on {self.chips} chips",
+                where="simulate.parties",
+                fix="leave learners and chips out",
             )
 
     @property
@@ -122,13 +149,19 @@ class Scenario:
     def faults(self, seed: int) -> Iterator[Fault]:
         """The faults of all chips: the same for every system and every number of learners."""
         chip = Cause(name="chip", mtbi_s=self.mtbi_s, recovery=self.hardware.recovery)
-        return draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
+        drawn = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
+        return heapq.merge(drawn, self.planned, key=lambda fault: fault.at_s) if self.planned else drawn
 
     def job(self, learner: int, *, of: int, seed: int) -> ElasticJob:
         """The job of one learner of ``of``, on its share of the chips."""
         first, end = self.chips * learner // of, self.chips * (learner + 1) // of
+        if self.parties and of == len(self.parties):
+            first = sum(party.chips for party in self.parties[:learner])
+            end = first + self.parties[learner].chips
         return ElasticJob(first_chip=first, chips=end - first, faults=self.faults(seed), costs=self.hardware.elastic)
 
     def pace(self, learner: int) -> Pace:
+        if self.parties:
+            return Pace(step_s=self.parties[learner].step_s, jitter=self.jitter)
         place = learner / (self.learners - 1) if self.learners > 1 else 0.0
         return Pace(step_s=self.step_s * (1.0 + self.spread * place), jitter=self.jitter)

@@ -27,6 +27,8 @@ class Tally:
     def __init__(self, *, chips: int, parties: int, horizon_s: float) -> None:
         self.chips, self.horizon_s = chips, horizon_s
         self.useful_chip_s = 0.0
+        self.absent_chip_s = 0.0
+        """Of chips that are there for part of the time only."""
         self.stops_seen = 0
         self._going = [False] * parties
         self._busy = 0
@@ -56,7 +58,7 @@ class Tally:
     @property
     def goodput(self) -> float:
         """Useful chip·time / all chip·time."""
-        return self.useful_chip_s / (self.chips * self.horizon_s)
+        return self.useful_chip_s / (self.chips * self.horizon_s - self.absent_chip_s)
 
     @property
     def uptime(self) -> float:

@@ -1,0 +1,126 @@
+"""``gruppetto plan``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.plan_file import run_toml
+from gruppetto.cli.plan_text import as_json, text_of
+from gruppetto.cli.quantities import as_count, as_gbit_s, as_gib, as_number, as_seconds, as_years
+from gruppetto.cli.simulate_flags import one_by_one
+from gruppetto.errors import SettingError, StateError
+from gruppetto.sim.cluster import Cluster
+from gruppetto.sim.elastic import ElasticCosts
+from gruppetto.sim.machine import MachineProfile, read_machine
+from gruppetto.sim.paper import FITTED
+from gruppetto.sim.planner import plan
+
+__all__ = ["main"]
+
+LARGE_CLUSTER = 32_768
+SMALL_SLICE = 8
+"""Chips that go together in a smaller cluster: a host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Say how to train on a cluster, and why: learners, quorum, period, fragments, codecs, durability, syncer.
+
+    Numbers may be written 1.2M, 70B, 400ms, 1y, 10Gbit/s, 18%.
+    """
+
+    chips: str = "8"
+    """Of the whole cluster."""
+    params: str = "1B"
+    """Parameters of the model."""
+    step_s: str = "1"
+    """Seconds an inner step takes."""
+    mtbi_years: str = "1"
+    """Mean time between interruptions of one chip, in years or with a unit; never for none."""
+    gbit_s: str = "10"
+    """The link to the syncer, each way: of every site, or of every learner where no sites are named."""
+    sites: str | None = None
+    """Places with one link each; a learner lies within one of them."""
+    learners: Annotated[tuple[str, ...], tyro.conf.arg(metavar="M")] = ()
+    """Only consider these."""
+    syncer_gib: str | None = None
+    """Memory of the syncer's host; without it, the plan says what it takes."""
+    syncer_gbit_s: str | None = None
+    """The syncer's own link, each way; without it, the plan says what it takes."""
+    latency: str | None = None
+    """One way, between a learner and the syncer. The default is 20ms, or the machine's."""
+    spread: str = "0"
+    """How much slower the slowest learner is than the fastest."""
+    slice_chips: str | None = None
+    """Chips that are lost and regained together. The default is 256, and 8 below 32,768 chips."""
+    machine: Path | None = None
+    """What the syncer's host can do, from gruppetto doctor --measure."""
+    rounds: str | None = None
+    """The last round of the run, for --out."""
+    out: Path | None = None
+    """Write the RUN.toml here."""
+    json: bool = False
+    """One JSON object."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, one_by_one(arguments), "plan")
+    if flags.out is not None and flags.out.exists():
+        raise StateError("is there already", where=str(flags.out), fix="name another file")
+    rounds = as_count(flags.rounds, where="--rounds") if flags.rounds is not None else None
+    learners = [as_count(m, where="--learners") for m in flags.learners] or None
+    found = plan(cluster_of(flags), learners=learners, progress=_progress)
+    toml = run_toml(found, rounds=rounds)
+    if flags.out is not None:
+        flags.out.parent.mkdir(parents=True, exist_ok=True)
+        flags.out.write_text(toml, encoding="utf-8")
+    if flags.json:
+        print_json({**as_json(found), "run_toml": toml})
+    else:
+        print(text_of(found))
+        print(f"\n{flags.out}" if flags.out is not None else f"\nRUN.toml (--out writes it):\n\n{toml}", end="")
+    return 0
+
+
+def cluster_of(flags: Flags) -> Cluster:
+    chips = as_count(flags.chips, where="--chips")
+    machine = read_machine(flags.machine) if flags.machine is not None else MachineProfile()
+    if flags.latency is not None:
+        machine = replace(machine, latency_s=as_seconds(flags.latency, where="--latency", zero=True, never=False))
+    if flags.slice_chips is not None:
+        slice_chips = as_count(flags.slice_chips, where="--slice-chips")
+    else:
+        slice_chips = FITTED.elastic.slice_chips if chips >= LARGE_CLUSTER else SMALL_SLICE
+    costs = FITTED.elastic
+    elastic = ElasticCosts(slice_chips=slice_chips, scale_down_s=costs.scale_down_s, scale_up_s=costs.scale_up_s)
+    return Cluster(
+        chips=chips,
+        parameters=_parameters(flags.params),
+        step_s=as_seconds(flags.step_s, where="--step-s", never=False),
+        mtbi_s=as_years(flags.mtbi_years, where="--mtbi-years"),
+        gbit_s=as_gbit_s(flags.gbit_s, where="--gbit-s"),
+        sites=as_count(flags.sites, where="--sites") if flags.sites is not None else None,
+        syncer_gib=as_gib(flags.syncer_gib, where="--syncer-gib") if flags.syncer_gib is not None else None,
+        syncer_gbit_s=as_gbit_s(flags.syncer_gbit_s, where="--syncer-gbit-s") if flags.syncer_gbit_s else None,
+        spread=as_number(flags.spread, where="--spread"),
+        hardware=replace(FITTED, elastic=elastic),
+        machine=machine,
+    )
+
+
+def _parameters(text: str) -> int:
+    count = as_count(text, where="--params")
+    if not 1000 <= count <= 10**14:
+        raise SettingError(f"is {text!r}", where="--params", fix="use 1k to 100T parameters, such as 350M or 70B")
+    return count
+
+
+def _progress(text: str) -> None:
+    print(f"{text} …", file=sys.stderr, flush=True)

@@ -1,0 +1,169 @@
+"""One way to train on a cluster, and what it asks of links, disk and memory: the bandwidth model of a plan.
+
+What one round with one fragment in it costs::
+
+    progress ─▶ quorum ─▶ ask ─▶ answer goes up ─▶ folds ─▶ outer step ─▶ persist ─▶ publish ─▶ fragment goes down
+                └──────────────── a round: the next one opens at its end ──────────────┘
+    └───────────────────────────────────── the flight of a contribution ──────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gruppetto.numerics.codec import CODECS
+from gruppetto.sim.cluster import Cluster
+from gruppetto.sim.quality import codec_loss, compute_share, flight_loss, learners_loss, period_loss
+
+__all__ = ["Choice", "Needs", "needs_of"]
+
+GIB = 2.0**30
+GBIT = 1e9 / 8
+FP32_BYTES = 4
+SAMPLE = 1 << 20
+"""Elements by which the bytes of a codec are counted."""
+CORE_BYTES_PER_S = 1e9
+"""What one core takes in, or gives out: a checksum and a copy."""
+HELD = 3 * FP32_BYTES
+"""Bytes of a parameter in the syncer's memory: value, momentum, and what is in the making (docs/ARCHITECTURE.md)."""
+KEPT_ON_DISK = 3 * 2 * FP32_BYTES
+"""... and on its disk, with ``syncer.snapshots_kept = 2``."""
+LONGEST_PERIOD = 1000.0
+"""Steps between two synchronisations of a fragment beyond which nobody has looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What RUN.toml says of it."""
+
+    learners: int
+    sync_period: int = 24
+    num_fragments: int = 24
+    uplink: str = "bf16"
+    downlink: str = "fp32"
+    durability: Literal["round", "interval"] = "round"
+    min_quorum: int = 1
+
+    @property
+    def every(self) -> float:
+        """Rounds from one fragment that is due to the next; P ≤ H."""
+        return self.sync_period / self.num_fragments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a choice asks of a cluster, and what may be expected of it."""
+
+    upload_bytes: int
+    """One fragment, up; the answer of one learner."""
+    download_bytes: int
+    width_bytes_s: float
+    """What one learner has of the links while all of them use them."""
+    syncer_s: float
+    """Folds of all answers, and the outer step."""
+    persist_s: float
+    """Of an average round."""
+    interval_s: float
+    """From one round to the next: a step, or more where links, disk or syncer need longer."""
+    slowdown: float
+    """Steps to a round."""
+    flight_steps: float
+    """Inner steps from a snapshot to the merged value, and half a step until the boundary at which it is applied."""
+    gbit_s: float
+    """The narrowest link of a site that gives a round for every step; infinite where that is not up to the link."""
+    mean_gbit_s: float
+    """What the link of a site carries in the mean, the busier way."""
+    syncer_gbit_s: float
+    """What the syncer's own link carries in the mean, the busier way."""
+    syncer_gib: float
+    syncer_cores: int
+    disk_gib: float
+    loss: float
+    """The relative loss that this is expected to cost against data parallel."""
+    goodput: float
+    problems: tuple[str, ...] = ()
+    """Why it cannot be done here."""
+
+    @property
+    def value(self) -> float:
+        """Goodput, less the compute that would make up for the loss: what plans are ranked by."""
+        return self.goodput * compute_share(self.loss)
+
+
+def needs_of(cluster: Cluster, choice: Choice) -> Needs:
+    """Price a choice. Where a round takes longer than steps, rounds come later, and H is so much longer in steps."""
+    m, machine, step_s = choice.learners, cluster.machine, cluster.step_s
+    elements = -(-cluster.parameters // choice.num_fragments)
+    up, down = _bytes(choice.uplink, elements), _bytes(choice.downlink, elements)
+    at_a_site = -(-m // (cluster.sites or m))
+    width = cluster.gbit_s / at_a_site * GBIT
+    if cluster.syncer_gbit_s is not None:
+        width = min(width, cluster.syncer_gbit_s / m * GBIT)
+
+    costs = machine.costs(fragment_elements=elements)
+    syncer_s = m * costs.fold_s + costs.merge_s
+    persist_s = costs.persist_s
+    if choice.durability == "interval":
+        # The bytes are the same, and every fragment is written once in H rounds; the forced writes are fewer.
+        persist_s -= machine.persist_s * (1 - 1 / choice.num_fragments)
+    beside_links_s = 2 * machine.latency_s + syncer_s + persist_s + costs.publish_s
+    round_s = beside_links_s + up / width
+    due_s = max(choice.every * step_s, round_s, down / width)
+    interval_s = due_s / choice.every
+    slack_s = choice.every * step_s - beside_links_s
+    flight_s = round_s + 3 * machine.latency_s + down / width + step_s / 2
+    busier = max(up, down) / due_s / GBIT
+    loss = (
+        learners_loss(m, cluster.parameters)
+        + period_loss(choice.sync_period * interval_s / step_s)
+        + flight_loss(flight_s / step_s)
+        + codec_loss(choice.uplink, choice.downlink)
+    )
+    found = Needs(
+        upload_bytes=up,
+        download_bytes=down,
+        width_bytes_s=width,
+        syncer_s=syncer_s,
+        persist_s=persist_s,
+        interval_s=interval_s,
+        slowdown=interval_s / step_s,
+        flight_steps=flight_s / step_s,
+        gbit_s=at_a_site * max(up / slack_s, down / (choice.every * step_s)) / GBIT if slack_s > 0 else math.inf,
+        mean_gbit_s=at_a_site * busier,
+        syncer_gbit_s=m * busier,
+        syncer_gib=(HELD * cluster.parameters + m * up + _bytes_beside(choice, cluster.parameters)) / GIB,
+        syncer_cores=math.ceil((syncer_s + m * (up + down) / CORE_BYTES_PER_S) / due_s) + 1,
+        disk_gib=KEPT_ON_DISK * cluster.parameters / GIB,
+        loss=loss,
+        goodput=cluster.goodput(m),
+    )
+    return _judged(found, cluster, choice)
+
+
+def _judged(found: Needs, cluster: Cluster, choice: Choice) -> Needs:
+    problems = []
+    if choice.learners > cluster.chips:
+        problems.append(f"{choice.learners} learners on {cluster.chips} chips")
+    if cluster.sites is not None and choice.learners < cluster.sites:
+        problems.append(f"{choice.learners} learners at {cluster.sites} sites: a learner lies within one site")
+    if cluster.syncer_gib is not None and found.syncer_gib > cluster.syncer_gib:
+        problems.append(f"the syncer takes {found.syncer_gib:.3g} GiB, its host has {cluster.syncer_gib:.3g}")
+    period = choice.sync_period * found.slowdown
+    if period > LONGEST_PERIOD:
+        problems.append(
+            f"a fragment is synchronised every {period:,.0f} steps: a fragment takes "
+            f"{found.upload_bytes / found.width_bytes_s:.3g} s up and "
+            f"{found.download_bytes / found.width_bytes_s:.3g} s down"
+        )
+    return replace(found, problems=tuple(problems)) if problems else found
+
+
+def _bytes(codec: str, elements: int) -> int:
+    return -(-CODECS[codec].payload_bytes(SAMPLE) * elements // SAMPLE)
+
+
+def _bytes_beside(choice: Choice, parameters: int) -> int:
+    """With fp32 down, what is served is the value itself."""
+    return 0 if choice.downlink == "fp32" else _bytes(choice.downlink, parameters)

@@ -1,0 +1,88 @@
+"""``gruppetto plan``: from a line of wishes to a RUN.toml that runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gruppetto.cli.__main__ import main
+from gruppetto.config import load_run
+from gruppetto.sim.machine import MachineProfile, read_machine
+
+QUICK = [
+    "plan",
+    "--chips",
+    "300k",
+    "--params",
+    "20B",
+    "--step-s",
+    "2s",
+    "--gbit-s",
+    "20 Gbit/s",
+    "--learners",
+    "2",
+    "4",
+]
+
+
+def test_a_plan_for_scripts_and_a_run_file_that_train_and_syncer_accept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine, file = tmp_path / "machine.json", tmp_path / "new" / "run.toml"
+    machine.write_text(MachineProfile(persist_s=0.02, persist_bytes_per_s=2e9).to_json())
+    assert main([*QUICK, "--machine", str(machine), "--rounds", "5k", "--out", str(file), "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert "simulating" in said.err
+    chosen = found["settings"]
+    for endless in (False, True):
+        config = load_run(file, endless=endless)
+        assert config.rounds == 5000
+        for name in ("num_learners", "min_quorum", "sync_period", "num_fragments", "overlap_steps", "durability"):
+            assert getattr(config.protocol, name) == chosen[name]
+        assert (config.codec.uplink, config.codec.downlink) == (chosen["uplink"], chosen["downlink"])
+        assert config.train.checkpoint_every_rounds == chosen["checkpoint_every_rounds"]
+    assert found["run_toml"] == file.read_text()
+    assert set(chosen) <= set(found["reasons"])
+    assert 0 < found["expected"]["one_elastic_job"] < found["expected"]["goodput"] < 1
+    assert main([*QUICK, "--out", str(file)]) == 2  # it is there already
+
+
+def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    wishes = ["--chips", "64", "--params", "350M", "--step-s", "400ms", "--sites", "2", "--learners", "2"]
+    assert main(["plan", *wishes, "--gbit-s", "1"]) == 0
+    said = capsys.readouterr().out
+    for part in ("num_learners", "expect   goodput", "what would change this:", "data parallel between", "[run]"):
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--chips", "many"], "--chips: is 'many'; use a whole number"),
+        (["--gbit-s", "wide"], "--gbit-s: is 'wide'; use a bandwidth"),
+        (["--params", "0"], "--params"),
+        (["--syncer-gib", "-3"], "use an amount"),
+        (["--mtbi-years", "often"], "--mtbi-years"),
+        (["--learners", "2", "--sites", "4"], "plan: cannot be done: 2 learners at 4 sites"),
+        (["--machine", "nowhere.json"], "gruppetto doctor --measure"),
+    ],
+)
+def test_nonsense_is_refused_with_the_fix(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_a_machine_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "machine.json"
+    profile = MachineProfile(fold_elements_per_s=1e8, link_bytes_per_s=None, start_s=2.5)
+    file.write_text(profile.to_json())
+    assert read_machine(file) == profile
+    for wrong in ("[]", "{", '{"hosts": "two"}', '{"speed": 1}', '{"persist_s": -1}'):
+        file.write_text(wrong)
+        assert main(["plan", "--machine", str(file)]) == 2
+        assert str(file) in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""Plans: what is chosen fits, follows the evidence, and changes where it is said to change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gruppetto.errors import SettingError
+from gruppetto.sim.choice import Choice, needs_of
+from gruppetto.sim.cluster import Cluster
+from gruppetto.sim.machine import MachineProfile
+from gruppetto.sim.paper import GOODPUT
+from gruppetto.sim.planner import changes, plan, ranked, simulate
+from gruppetto.sim.quality import codec_loss, compute_share, learners_loss, period_loss
+
+PAPER = Cluster(chips=1_200_000, parameters=5_000_000_000)
+FAST = MachineProfile(fold_elements_per_s=1e12, merge_elements_per_s=1e12, persist_bytes_per_s=1e13, latency_s=0.0001)
+
+clusters = st.builds(
+    Cluster,
+    chips=st.integers(2, 100_000),
+    parameters=st.integers(1_000_000, 10**11),
+    step_s=st.floats(0.05, 20.0),
+    mtbi_s=st.just(math.inf),
+    gbit_s=st.floats(0.05, 500.0),
+    sites=st.sampled_from([None, 1, 2]),
+)
+
+
+def test_goodput_is_that_of_the_papers_grid() -> None:
+    for (system, m), cells in GOODPUT.items():
+        if system != "data-parallel":
+            for chips, share in cells.items():
+                assert replace(PAPER, chips=chips).goodput(m) == pytest.approx(share, abs=0.035)
+
+
+def test_more_failures_ask_for_more_learners() -> None:
+    chosen = [ranked(replace(PAPER, chips=n))[0].choice.learners for n in (10_000, 150_000, 1_200_000, 4_800_000)]
+    assert chosen == sorted(chosen) and chosen[0] < chosen[-1]
+
+
+def test_larger_models_bear_more_learners() -> None:
+    chosen = [
+        ranked(replace(PAPER, parameters=p, machine=FAST, gbit_s=1e5))[0].choice.learners
+        for p in (10**8, 10**10, 10**12)
+    ]
+    assert chosen == sorted(chosen) and chosen[0] < chosen[-1]
+
+
+@given(clusters, st.floats(1.0, 100.0))
+@settings(max_examples=15, deadline=None)
+def test_wider_links_never_make_a_plan_worse(cluster: Cluster, times: float) -> None:
+    def best(c: Cluster) -> float:
+        return max((p.needs.value for p in ranked(c) if not p.needs.problems), default=0.0)
+
+    assert best(replace(cluster, gbit_s=cluster.gbit_s * times)) >= best(cluster) - 1e-12
+
+
+@given(clusters)
+@settings(max_examples=15, deadline=None)
+def test_what_is_chosen_fits_and_nothing_that_fits_is_much_better(cluster: Cluster) -> None:
+    order = ranked(cluster)
+    fit = [p for p in order if not p.needs.problems]
+    assert order[: len(fit)] == fit
+    for p in order:
+        assert p.needs.interval_s >= cluster.step_s * (1 - 1e-12)
+        per_round = max(p.needs.upload_bytes, p.needs.download_bytes) / p.choice.every
+        assert per_round / p.needs.interval_s <= p.needs.width_bytes_s * (1 + 1e-9), "no link carries more than it can"
+        if cluster.sites is not None:
+            assert p.choice.learners >= cluster.sites or p.needs.problems
+    if fit:
+        assert fit[0].needs.value >= max(p.needs.value for p in fit) - 0.005
+
+
+@given(st.integers(10**6, 10**12), st.sampled_from([2, 4, 8, 16, 32]))
+def test_the_price_of_learners(parameters: int, learners: int) -> None:
+    """The published figures at the two sizes, less with the size, more with the learners."""
+    loss = learners_loss(learners, parameters)
+    assert 0 < learners_loss(learners // 2, parameters) < loss or learners == 2
+    assert learners_loss(learners, 2 * parameters) < loss
+    assert 0 < compute_share(loss) < 1
+    assert learners_loss(8, 35_000_000) / 0.5 == pytest.approx(0.039)
+    assert learners_loss(8, 2_400_000_000) / 0.5 == pytest.approx(0.011)
+
+
+def test_the_price_of_the_rest() -> None:
+    assert period_loss(50 * 20) - period_loss(50) == pytest.approx(0.0106, abs=0.001)
+    assert codec_loss("bf16", "fp32") == 0.0 and codec_loss("bf16", "bf16") > 0.0
+    assert math.isinf(codec_loss("int1", "fp32"))
+
+
+def test_prices_are_those_of_a_round_written_out() -> None:
+    machine = MachineProfile(
+        fold_elements_per_s=1e9, merge_elements_per_s=5e8, persist_bytes_per_s=1e9, persist_s=0.01, latency_s=0.1
+    )
+    cluster = Cluster(chips=64, parameters=24_000_000_000, step_s=40.0, gbit_s=8.0, sites=2, machine=machine)
+    found = needs_of(cluster, Choice(learners=4))
+    assert (found.upload_bytes, found.download_bytes) == (2_000_000_000, 4_000_000_000)
+    assert found.width_bytes_s == 5e8  # two learners at each site
+    assert found.syncer_s == pytest.approx(4 * 1.0 + 2.0)
+    assert found.persist_s == pytest.approx(0.01 + 8.0)
+    round_s = 2 * 0.1 + 2e9 / 5e8 + 6.0 + 8.01
+    assert found.interval_s == 40.0 and found.slowdown == 1.0
+    assert found.flight_steps == pytest.approx((round_s + 3 * 0.1 + 4e9 / 5e8 + 20.0) / 40.0)
+    assert found.mean_gbit_s == pytest.approx(2 * 32 / 40)
+    assert found.gbit_s == pytest.approx(2 * max(16 / (40 - 0.2 - 14.01), 32 / 40))
+    assert needs_of(replace(cluster, step_s=10.0), Choice(learners=4)).interval_s == pytest.approx(round_s)
+    rare = needs_of(cluster, Choice(learners=4, durability="interval"))
+    assert rare.persist_s == pytest.approx(8.0 + 0.01 / 24)
+
+
+def test_the_cores_confirm_the_price_of_a_round() -> None:
+    """Rounds of a simulated plan come as often as they were priced, with fast links and with slow ones."""
+    for gbit_s in (0.3, 3.0):
+        cluster = Cluster(chips=64, parameters=1_000_000_000, step_s=1.0, gbit_s=gbit_s, mtbi_s=math.inf, jitter=0.0)
+        first = ranked(cluster, [4])[0]
+        outcome = simulate(cluster, first, 600.0)
+        assert outcome.rounds is not None
+        assert 600.0 / outcome.rounds == pytest.approx(first.needs.interval_s, rel=0.12)
+
+
+def test_a_change_of_mind_is_where_it_is_said_to_be() -> None:
+    cluster = replace(PAPER, mtbi_s=math.inf, sites=2, gbit_s=4.0)
+    best = ranked(cluster)[0]
+    found = list(changes(cluster, best.choice))
+    assert {c.field for c in found} >= {"gbit_s"}
+    for change in found:
+        there = ranked(replace(cluster, **{change.field: change.at}))[0]
+        assert there.choice == change.to != best.choice
+        closer = math.sqrt(change.at * math.sqrt(change.at * change.has))
+        assert (change.at - change.has) * (change.at - closer) > 0
+
+
+def test_a_plan_has_everything_and_is_the_same_again() -> None:
+    cluster = Cluster(chips=300_000, parameters=20_000_000_000, step_s=2.0, gbit_s=20.0)
+    said: list[str] = []
+    found = plan(cluster, boundaries=1200, learners=[2, 4], progress=said.append)
+    assert found == plan(cluster, boundaries=1200, learners=[2, 4])
+    assert found.second is not None and found.second.choice.learners != found.best.choice.learners
+    assert found.best.choice.min_quorum in dict(found.seen)
+    assert 2 <= found.overlap_steps < found.best.choice.sync_period
+    assert found.best.needs.goodput > found.one_job
+    assert said[0] == "pricing" and len(said) >= 3
+
+
+def test_slow_rounds_ask_for_a_quorum() -> None:
+    """Where an upload takes the better part of a step, one learner alone would close the rounds."""
+    cluster = Cluster(chips=64, parameters=1_000_000_000, step_s=0.4, gbit_s=1.0, sites=4, mtbi_s=math.inf)
+    found = plan(cluster, boundaries=2400, learners=[4])
+    assert found.best.choice.min_quorum == 2
+    shares = {k: outcome.participation or 0.0 for k, outcome in found.seen}
+    assert shares[2] > 2 * shares[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"syncer_gib": 8.0}, "the syncer takes"),
+        ({"gbit_s": 0.001}, "synchronised every"),
+        ({"sites": 4}, "a learner lies within one site"),
+    ],
+)
+def test_what_cannot_be_done_is_said(changed: dict[str, float], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        plan(replace(PAPER, **changed), learners=[2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("changed", [{"chips": 0}, {"gbit_s": 0.0}, {"step_s": math.inf}, {"sites": 2_000_000}])
+def test_an_impossible_cluster_is_refused(changed: dict[str, float]) -> None:
+    with pytest.raises(SettingError):
+        replace(PAPER, **changed)  # type: ignore[arg-type]
