@@ -166,10 +166,8 @@ def run(
     if system not in SYSTEMS:
         raise SettingError(f"{system!r} is no system", where="simulate.systems", fix=f"use one of {', '.join(SYSTEMS)}")
     if system in ONE_JOB:
-        scenario = replace(scenario, learners=1)
-    return _decoupled(scenario, seed, trace, passed) if system == "decoupled" else SYSTEMS[system](scenario, seed)
         scenario = replace(scenario, learners=1, parties=())
-    return _decoupled(scenario, seed, trace) if system == "decoupled" else SYSTEMS[system](scenario, seed)
+    return _decoupled(scenario, seed, trace, passed) if system == "decoupled" else SYSTEMS[system](scenario, seed)
 
 
 def run_all(
