@@ -61,6 +61,12 @@ class LearnerView:
         return self._core.slot
 
     @property
+    def incarnation(self) -> int:
+        """Counts the lives of this learner's name. A new one may begin at any step, where the syncer has given the slot
+        away meanwhile: then slot and cursor are others."""
+        return self._core.incarnation
+
+    @property
     def connected(self) -> bool:
         """The syncer can be reached at this moment."""
         return self._core.linked
