@@ -71,7 +71,11 @@ class StepCounts:
 
     @cursor.setter
     def cursor(self, index: SupportsIndex) -> None:
-        self._told = self._core.incarnation, whole_number(index, "Learner.cursor", most=MAX_CURSOR)
+        self.tell(index, self._core.incarnation)
+
+    def tell(self, index: SupportsIndex, incarnation: int) -> None:
+        """The next batch of the slot that the learner had in this life."""
+        self._told = Incarnation(incarnation), whole_number(index, "Learner.cursor", most=MAX_CURSOR)
 
     def add_tokens(self, n: SupportsIndex) -> None:
         """The step in progress used ``n`` tokens more."""

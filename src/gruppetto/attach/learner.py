@@ -443,6 +443,11 @@ class Learner(LearnerView):
     def cursor(self, index: SupportsIndex) -> None:
         self._counts.cursor = index
 
+    def took(self, cursor: SupportsIndex, *, incarnation: int) -> None:
+        """As setting :attr:`cursor`, of the slot that this learner had in that life (:attr:`place`): of another one it
+        moves nothing."""
+        self._counts.tell(cursor, incarnation)
+
     def until_finished(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the run has reached its last round or this learner has left: on notice, or closed."""
         iterator = iter(items)
@@ -474,6 +479,12 @@ class Learner(LearnerView):
                 case _:
                     for_network.append(action)
         self._client.perform(for_network)
+
+    def begins_pass(self, *, training: bool) -> None:
+        """A forward pass begins, or an evaluation. Its forward hook tells of the model that was attached; where that is
+        not called itself (Lightning calls ``training_step``), say it."""
+        if self._hooks is not None:
+            self._on_forward(training)
 
     def _on_forward(self, training: bool) -> None:
         """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from gruppetto.attach.rewarm import Rewarm
 from gruppetto.errors import Refused
@@ -10,7 +10,19 @@ from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import RefusalReason
 from gruppetto.runtime.client import LearnerClient
 
-__all__ = ["LearnerView"]
+__all__ = ["LearnerView", "Place"]
+
+
+class Place(NamedTuple):
+    """A data slot, and the first batch of it that no step of this learner has used.
+
+    ``incarnation`` counts the lives of the learner's name. A new one may begin at any step, when the syncer has given
+    the slot away meanwhile: then slot and cursor are others.
+    """
+
+    incarnation: int
+    slot: int
+    cursor: int
 
 
 class LearnerView:
@@ -61,10 +73,11 @@ class LearnerView:
         return self._core.slot
 
     @property
-    def incarnation(self) -> int:
-        """Counts the lives of this learner's name. A new one may begin at any step, where the syncer has given the slot
-        away meanwhile: then slot and cursor are others."""
-        return self._core.incarnation
+    def place(self) -> Place:
+        """Where in the data this learner is, all of one moment."""
+        with self._client.news:
+            core = self._core
+            return Place(incarnation=core.incarnation, slot=core.slot, cursor=core.cursor)
 
     @property
     def connected(self) -> bool:
