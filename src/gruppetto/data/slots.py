@@ -85,6 +85,7 @@ class Slots(IterableDataset[Item]):
         super().__init__()
         self._source, self._num_slots = source, num_slots
         self._learner: Rider | None = None
+        self._asks: Callable[[], Rider] | None = None
         self._handed: deque[tuple[int, int]] = deque()
         """For each item given and not used yet: the learner's life, and the cursor behind it."""
         self._at: tuple[int, int] | None = None
@@ -95,8 +96,8 @@ class Slots(IterableDataset[Item]):
     ) -> Iterator[Any]:
         """Items for ``learner``, one by one or in batches that ``collate`` makes; each counts as used once taken.
 
-        Where a step takes several batches, all of them are its own. Raises :class:`LayoutError` for a slot that the
-        data is not cut for.
+        Where a step takes several batches, all of them are its own. The first one raises :class:`LayoutError` for a
+        slot that the data is not cut for.
         """
         if batch_size is not None and batch_size < 1:
             raise SettingError(f"batch_size is {batch_size}", where="data.of", fix="use 1 or more")
@@ -114,19 +115,16 @@ class Slots(IterableDataset[Item]):
             learner.took(cursor, incarnation=incarnation)
             yield batch[0] if batch_size is None else collate(batch)
 
-    def serve(self, learner: Rider) -> Slots[Item]:
-        """Be iterated for ``learner`` from now on, from where it stands."""
-        if learner.place.slot >= self._num_slots:
-            raise LayoutError(
-                f"the syncer leases slot {learner.place.slot}, but the data is cut for {self._num_slots}",
-                where=_WHERE,
-                fix="pass num_slots= as the run has it",
-            )
-        self._learner, self._at = learner, None
+    def serve(self, learner: Rider | Callable[[], Rider]) -> Slots[Item]:
+        """Be iterated for ``learner`` from now on, from where it stands; a function is asked for it when it is time."""
+        self._asks, self._learner = (learner, None) if callable(learner) else (None, learner)
+        self._at = None
         self._handed.clear()
         return self
 
     def __iter__(self) -> Iterator[Item]:
+        if self._learner is None and self._asks is not None:
+            self._learner = self._asks()
         if self._learner is None:
             raise StateError(
                 "nobody is served yet", where="data.Slots", fix="call serve(learner), or give the callback data="
@@ -158,6 +156,12 @@ class Slots(IterableDataset[Item]):
             place = learner.place
             if place.incarnation != life:
                 life, slot, cursor = place
+                if slot >= self._num_slots:
+                    raise LayoutError(
+                        f"the syncer leases slot {slot}, but the data is cut for {self._num_slots}",
+                        where=_WHERE,
+                        fix="pass num_slots= as the run has it",
+                    )
                 if self._at is not None and self._at[0] == life:
                     cursor = self._at[1]
                 stream = self._source.open(slot, cursor)

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-import safetensors.torch  # noqa: E402
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+import safetensors.torch
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-import gruppetto.data  # noqa: E402
-from gruppetto.attach.integrations.transformers import Callback  # noqa: E402
-from gruppetto.errors import AddressError, ConnectionLost, Refused, SettingError  # noqa: E402
-from gruppetto.launch.ask import fetch_model, fetch_status  # noqa: E402
+import gruppetto.data
+from gruppetto.attach.integrations.transformers import Callback
+from gruppetto.errors import AddressError, ConnectionLost, Refused, SettingError
+from gruppetto.launch.ask import fetch_model, fetch_status
 
 Start = Callable[..., Any]
 LOCK_STEP = {"num_fragments": 2, "sync_period": 2, "overlap_steps": 0, "outer": "finetune", "uplink": "fp32"}

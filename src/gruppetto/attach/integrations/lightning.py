@@ -51,6 +51,7 @@ class Callback(pl.Callback):  # type: ignore[misc]
         self._tokens: list[Tensor | int] = []
         self._examples = 0
         self._steps = 0
+        """The trainer's."""
 
     @property
     def learner(self) -> Learner | None:
@@ -59,11 +60,13 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
     # ── as the Trainer calls it ──────────────────────────────────────────────────────────────────────────────────
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self._data is not None and stage == "fit":
+            # The loader fetches its first batches before any callback hears of the training.
+            self._data.serve(lambda: self._begin(trainer, pl_module))
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._tokens, self._examples, self._steps = [], 0, trainer.global_step
-        learner = self._ride.begin(pl_module, trainer.optimizers, tokens=self._used_tokens)
-        if self._data is not None:
-            self._data.serve(learner)
+        self._begin(trainer, pl_module)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -78,9 +81,9 @@ class Callback(pl.Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step != self._steps:  # Lightning counts a step that the scaler has skipped, and so do we not
+        if trainer.global_step != self._steps:  # also when the scaler has skipped it: its tokens are nobody's
             self._steps = trainer.global_step
-            self._tokens, self._examples = [], 0
+            self._tokens.clear()
         if self._ride.over:
             trainer.should_stop = True
             self._ride.end()
@@ -95,8 +98,15 @@ class Callback(pl.Callback):  # type: ignore[misc]
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._ride.abandon()
 
-    def _used_tokens(self) -> int:
-        """Of the step that is about to be made."""
+    def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Learner:
+        if self.learner is not None:
+            return self.learner
+        self._tokens, self._examples, self._steps = [], 0, trainer.global_step
+        return self._ride.begin(pl_module, trainer.optimizers, used=self._used)
+
+    def _used(self) -> int:
+        """What the step that is about to be made used: tells the data, returns the tokens."""
         if self._data is not None:
             self._data.used(self._examples)
+        self._examples = 0
         return sum(int(tokens) for tokens in self._tokens)

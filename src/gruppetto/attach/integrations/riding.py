@@ -23,7 +23,7 @@ GIVEN_HERE = ("self", "model", "optimizer", "hook")
 class Served(Protocol):
     """Data that is to know where its learner stands, and what it has used: :class:`gruppetto.data.Slots`."""
 
-    def serve(self, learner: Learner) -> object: ...
+    def serve(self, learner: Learner | Callable[[], Learner]) -> object: ...
     def used(self, items: int) -> None: ...
 
 
@@ -62,11 +62,11 @@ class Ride:
         """Nobody has said how many tokens a step uses."""
         return "tokens_per_step" not in self._settings
 
-    def begin(self, model: nn.Module, optimizer: Optimizers, *, tokens: Callable[[], int] | None = None) -> Learner:
+    def begin(self, model: nn.Module, optimizer: Optimizers, *, used: Callable[[], int]) -> Learner:
         """Enter the run: waits until its weights are in ``model``. Raises what :class:`gruppetto.Learner` raises.
 
-        ``tokens`` is asked at every step that is made, and only then, what it used. An optimizer that has been restored
-        from a checkpoint of the trainer is kept; a fresh one takes what a peer gives.
+        ``used`` is asked for the tokens of every step that is made, just before it, and of no other. An optimizer that
+        has been restored from a checkpoint of the trainer is kept; a fresh one takes what a peer gives.
         """
         self.abandon()
         inner = as_one(optimizer)
@@ -75,13 +75,13 @@ class Ride:
         self._closing = weakref.finalize(self, learner.close)
         learner.__enter__()
         self._learner = learner
-        if tokens is not None and self.counts_tokens:
-            last = list(each(inner))[-1]
 
-            def count(*_: object) -> None:
-                learner.tokens(tokens())
+        def count(*_: object) -> None:
+            tokens = used()
+            if self.counts_tokens:
+                learner.tokens(tokens)
 
-            self._counting = last.register_step_pre_hook(count)
+        self._counting = list(each(inner))[-1].register_step_pre_hook(count)
         return learner
 
     def end(self) -> None:

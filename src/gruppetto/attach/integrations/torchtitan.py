@@ -115,8 +115,9 @@ class RidesAlong:
                 fix="use 1: a learner holds the whole model",
             )
         self._counted = self.ntokens_seen
-        ride.begin(self.model_parts[0], self.optimizers, tokens=self._used_tokens)
+        ride.begin(self.model_parts[0], self.optimizers, used=self._used)
 
-    def _used_tokens(self) -> int:
+    def _used(self) -> int:
+        """Tokens of the step that is about to be made."""
         used, self._counted = self.ntokens_seen - self._counted, self.ntokens_seen
         return used

@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from gruppetto.attach.integrations.riding import Ride, Served, is_training
 from gruppetto.attach.integrations.usage import examples_in, tokens_in
+from gruppetto.errors import SettingError
 
 if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
@@ -81,19 +82,21 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._stop_listening()
         self._forget()
+        self._examples = 0
         self._state, self._seen = state, int(state.num_input_tokens_seen)
         self._listening = model.register_forward_pre_hook(self._on_pass, with_kwargs=True)
-        learner = self._ride.begin(model, optimizer, tokens=self._used_tokens)
+        if self._data is not None and args.torch_compile:
+            raise SettingError(
+                "a compiled model does not tell which of the data it has used",
+                where="integrations.transformers.Callback",
+                fix="leave torch_compile or data= out",
+            )
+        learner = self._ride.begin(model, optimizer, used=self._used)
         if self._data is not None:
             self._data.serve(learner)
 
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        if self._data is not None:
-            self._data.used(self._examples)
-            self._examples = 0
-
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._forget()  # a step that the scaler has skipped used nothing
+        self._forget()  # the tokens of a step that the scaler has skipped are nobody's
         self._seen = int(state.num_input_tokens_seen)
         if self._ride.over:
             control.should_training_stop = True
@@ -119,8 +122,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if self._items is None and self._ride.counts_tokens:
             self._tokens.append(tokens_in(batch))
 
-    def _used_tokens(self) -> int:
-        """Of the step that is about to be made."""
+    def _used(self) -> int:
+        """What the step that is about to be made used: tells the data, returns the tokens."""
+        if self._data is not None:
+            self._data.used(self._examples)
+        self._examples = 0
         if self._items is not None:
             items = self._items
             return round(float(items.flatten()[0] if isinstance(items, Tensor) else items))
