@@ -78,7 +78,8 @@ class Slots(IterableDataset[Item]):
     :meth:`used` before every optimizer step, with how many of the items it has used. The callbacks of
     :mod:`gruppetto.attach.integrations` do both when they are given ``data=``.
 
-    When the learner gets another slot on the way, the next item is of that one. Not for several threads.
+    When the learner gets another slot on the way, the next item is of that one. What a loader has fetched ahead is then
+    somebody else's: begin it anew when :attr:`moved` says so, between two steps. Not for several threads.
     """
 
     def __init__(self, source: Source[Item], *, num_slots: int) -> None:
@@ -137,6 +138,13 @@ class Slots(IterableDataset[Item]):
         for item, incarnation, cursor in self._items(self._learner, 1):
             self._handed.append((incarnation, cursor))
             yield item
+
+    @property
+    def moved(self) -> bool:
+        """The learner has begun a new life since the item given last, and may have another slot."""
+        return (
+            bool(self._handed) and self._learner is not None and self._handed[-1][0] != self._learner.place.incarnation
+        )
 
     def used(self, items: int) -> None:
         """The step in progress used the next ``items`` that were given. Raises :class:`StateError` for more."""

@@ -70,13 +70,16 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    ) -> int | None:
         if self.learner is None:
-            return
+            return None
+        if self._data is not None and self._data.moved:
+            return -1  # ends the epoch; the next one begins with the slot that it has now
         self.learner.begins_pass(training=True)
         self._examples += examples_in(batch)
         if self._ride.counts_tokens:
             self._tokens.append(self._count(batch))
+        return None
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

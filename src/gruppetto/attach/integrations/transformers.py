@@ -98,6 +98,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._forget()  # the tokens of a step that the scaler has skipped are nobody's
         self._seen = int(state.num_input_tokens_seen)
+        if self._data is not None and self._data.moved:
+            control.should_epoch_stop = True  # and the next one begins with the slot that it has now
         if self._ride.over:
             control.should_training_stop = True
         if control.should_training_stop:
