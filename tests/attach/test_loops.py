@@ -18,7 +18,8 @@ import gruppetto
 from gruppetto.attach.inner_state import gather, put_optimizer
 from gruppetto.attach.learner import LOOK_STEPS
 from gruppetto.attach.optimizers import Several, as_one
-from gruppetto.errors import SettingError, StateError
+from gruppetto.errors import ProtocolError, SettingError, StateError
+from gruppetto.runtime import service
 
 Make = Callable[..., Any]
 Start = Callable[..., Any]
@@ -254,6 +255,31 @@ def test_what_is_frozen_or_thawed_on_the_way_is_said_once(
     assert len(said) == 2
     assert said[0].startswith("a: 'matrix': frozen")
     assert said[1].startswith("a: 'gain': trained")
+
+
+def test_a_syncer_of_another_version_ends_no_loop(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = syncer(num_fragments=2, sync_period=2, overlap_steps=1)
+    ride = Ride(toy())
+    how: dict[str, Any] = {"syncer": running.url, "name": "a", "tokens_per_step": TOKENS, "quiet": True}
+    with caplog.at_level(logging.WARNING, "gruppetto.learner"):
+        with gruppetto.Learner(ride.model, ride.optimizer, **how) as learner:
+            ride.step(0)
+            running.stop()
+            monkeypatch.setattr(service, "WIRE_VERSION", 99)
+            running.start()
+            with learner._client.news:
+                assert learner._client.news.wait_for(lambda: "version 1" in learner.waiting_for, timeout=30.0)
+            for index in range(5):
+                ride.step(index)
+            assert learner.metrics()["gruppetto/steps"] == 6
+            assert learner.waiting_for.endswith("run the same version of Gruppetto on both)")
+        ours = [record.message for record in caplog.records if record.name == "gruppetto.learner"]
+        assert sum("this syncer 99; run the same version" in line for line in ours) == 1
+    late = Ride(toy())
+    with pytest.raises(ProtocolError, match="run the same version"):
+        gruppetto.Learner(late.model, late.optimizer, **how).__enter__()
 
 
 # ── what may be passed as an optimizer ───────────────────────────────────────────────────────────────────────────
