@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gruppetto import data
     from gruppetto.attach import Checkpoints, Learner
 
 __all__ = ["Checkpoints", "Learner", "__version__", "data"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import gruppetto
 from gruppetto.attach.inner_state import gather, put_optimizer
 from gruppetto.attach.learner import LOOK_STEPS
 from gruppetto.attach.optimizers import Several, as_one
-from gruppetto.errors import ProtocolError, SettingError, StateError
+from gruppetto.errors import AddressError, ProtocolError, SettingError, StateError
 from gruppetto.runtime import service
 
 Make = Callable[..., Any]
@@ -257,9 +258,15 @@ def test_what_is_frozen_or_thawed_on_the_way_is_said_once(
     assert said[1].startswith("a: 'gain': trained")
 
 
-def test_a_syncer_of_another_version_ends_no_loop(
-    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("other", ["version", "token"])
+def test_a_syncer_that_is_another_now_ends_no_loop(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
+    """It is said in one line, though a line had been said of the lost connection; who enters now is told at once."""
+    says, error = {
+        "version": ("wire version 1, this syncer 99; run the same version of Gruppetto on both", ProtocolError),
+        "token": ("refuses the token", AddressError),
+    }[other]
     running = syncer(num_fragments=2, sync_period=2, overlap_steps=1)
     ride = Ride(toy())
     how: dict[str, Any] = {"syncer": running.url, "name": "a", "tokens_per_step": TOKENS, "quiet": True}
@@ -267,18 +274,20 @@ def test_a_syncer_of_another_version_ends_no_loop(
         with gruppetto.Learner(ride.model, ride.optimizer, **how) as learner:
             ride.step(0)
             running.stop()
-            monkeypatch.setattr(service, "WIRE_VERSION", 99)
+            if other == "version":
+                monkeypatch.setattr(service, "WIRE_VERSION", 99)
+            else:
+                running._setting["token"] = "sesame"
             running.start()
             with learner._client.news:
-                assert learner._client.news.wait_for(lambda: "version 1" in learner.waiting_for, timeout=30.0)
+                assert learner._client.news.wait_for(lambda: says in learner.waiting_for, timeout=30.0)
             for index in range(5):
                 ride.step(index)
             assert learner.metrics()["gruppetto/steps"] == 6
-            assert learner.waiting_for.endswith("run the same version of Gruppetto on both)")
         ours = [record.message for record in caplog.records if record.name == "gruppetto.learner"]
-        assert sum("this syncer 99; run the same version" in line for line in ours) == 1
+        assert sum(says in line for line in ours) == 1
     late = Ride(toy())
-    with pytest.raises(ProtocolError, match="run the same version"):
+    with pytest.raises(error, match=says):
         gruppetto.Learner(late.model, late.optimizer, **how).__enter__()
 
 
@@ -357,3 +366,34 @@ def test_the_state_of_several_goes_to_another_by_name(toy: Make) -> None:
     only_one = torch.optim.AdamW(there.model.parameters(), lr=1e-2)
     with pytest.raises(StateError, match=r"that of torch.optim.*Muon.* \+ torch.optim.adamw.AdamW"):
         put_optimizer(there.model, only_one, state)
+
+
+# ── what travels ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_buffers_stay_with_their_learner(syncer: Start) -> None:
+    """Through any number of rounds, and through the last one, which puts the run's weights in."""
+    running = syncer(rounds=4, num_learners=2, start_learners=2, num_fragments=1, sync_period=1, overlap_steps=0)
+    models = [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)) for _ in range(2)]
+
+    def ride(number: int) -> None:
+        model = models[number]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        how: dict[str, Any] = {"name": f"l{number}", "tokens_per_step": 8, "max_run_ahead": 0, "quiet": True}
+        with gruppetto.Learner(model, optimizer, syncer=running.url, **how) as learner:
+            for index in learner.until_finished(itertools.count()):
+                x = torch.randn(8, 3, generator=torch.Generator().manual_seed(index)) + 10 * number
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    threads = [threading.Thread(target=ride, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(a, b)
+    one, other = (model[1] for model in models)
+    assert not torch.allclose(one.running_mean, other.running_mean, atol=0.1)  # type: ignore[arg-type]
+    assert min(int(one.num_batches_tracked), int(other.num_batches_tracked)) >= 4  # type: ignore[arg-type]

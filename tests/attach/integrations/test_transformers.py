@@ -205,3 +205,11 @@ def test_settings_that_are_none() -> None:
         Callback(synker="http://127.0.0.1:7171")
     with pytest.raises(SettingError, match="no syncer is named"):
         Callback()
+
+
+def test_a_compiled_model_cannot_tell_what_it_used(tmp_path: Path) -> None:
+    callback = Callback(syncer="http://127.0.0.1:9", data=gruppetto.data.slots(rows()))
+    one = trainer(tmp_path, "http://127.0.0.1:9")
+    one.args.torch_compile = True
+    with pytest.raises(SettingError, match="leave torch_compile or data= out"):
+        callback.on_train_begin(one.args, one.state, one.control, model=one.model, optimizer=None)  # type: ignore[arg-type]

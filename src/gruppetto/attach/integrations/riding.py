@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -46,7 +46,6 @@ class Ride:
             raise SettingError("no syncer is named", where=where, fix='give its address: syncer="http://HOST:7171"')
         self._settings = dict(settings)
         self._learner: Learner | None = None
-        self._closing: Any = None
         self._counting: Any = None
 
     @property
@@ -73,10 +72,9 @@ class Ride:
         self.abandon()
         inner = as_one(optimizer)
         learner = Learner(model, inner, **{"recover": not inner.state, **self._settings})
-        # A training that ends with an exception tells no callback: the process, or whoever drops this, says goodbye.
-        self._closing = weakref.finalize(self, learner.close)
         learner.__enter__()
         self._learner = learner
+        atexit.register(learner.close)  # a training that ends with an exception tells no callback
 
         def count(*_: object) -> None:
             tokens = used()
@@ -95,13 +93,13 @@ class Ride:
 
     def abandon(self) -> None:
         """Close whatever is open; harmless when nothing is."""
-        self._learner = None
+        learner, self._learner = self._learner, None
         if self._counting is not None:
             self._counting.remove()
             self._counting = None
-        if self._closing is not None:
-            closing, self._closing = self._closing, None
-            closing()
+        if learner is not None:
+            atexit.unregister(learner.close)
+            learner.close()
 
 
 def is_training(module: nn.Module) -> bool:
