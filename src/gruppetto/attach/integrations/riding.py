@@ -70,6 +70,12 @@ class Ride:
         has been restored from a checkpoint of the trainer is kept; a fresh one takes what a peer gives.
         """
         self.abandon()
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and _ranks() > 1:
+            raise SettingError(
+                f"this training has {_ranks()} processes",
+                where="integrations",
+                fix="start each of them by itself, as a learner with a name of its own",
+            )
         inner = as_one(optimizer)
         learner = Learner(model, inner, **{"recover": not inner.state, **self._settings})
         learner.__enter__()
@@ -100,6 +106,10 @@ class Ride:
         if learner is not None:
             atexit.unregister(learner.close)
             learner.close()
+
+
+def _ranks() -> int:
+    return torch.distributed.get_world_size()
 
 
 def is_training(module: nn.Module) -> bool:

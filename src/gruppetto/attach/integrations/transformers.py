@@ -80,20 +80,22 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         optimizer: torch.optim.Optimizer,
         **_: Any,
     ) -> None:
-        self._stop_listening()
-        self._forget()
-        self._examples = 0
-        self._state, self._seen = state, int(state.num_input_tokens_seen)
-        self._listening = model.register_forward_pre_hook(self._on_pass, with_kwargs=True)
         if self._data is not None and args.torch_compile:
             raise SettingError(
                 "a compiled model does not tell which of the data it has used",
                 where="integrations.transformers.Callback",
                 fix="leave torch_compile or data= out",
             )
+        self._stop_listening()
+        self._forget()
+        self._state, self._seen = state, int(state.num_input_tokens_seen)
         learner = self._ride.begin(model, optimizer, used=self._used)
+        self._listening = model.register_forward_pre_hook(self._on_pass, with_kwargs=True)
         if self._data is not None:
             self._data.serve(learner)
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        self._examples = 0  # what was given and not used is given again
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._forget()  # the tokens of a step that the scaler has skipped are nobody's
