@@ -19,8 +19,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt tools/setup_venv.py
 demo: setup  ## a syncer and four learners on this machine train a small language model (ARGS='--rounds 200')
 	@$(RUN) -m gruppetto demo $(ARGS)
 
+# Tests that start no processes share the cores; those that do have the machine to themselves.
 test: setup  ## all tests (ARGS='tests/protocol -x')
+ifeq ($(strip $(ARGS)),)
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not live" -n auto --maxprocesses 8 --dist worksteal
+	@$(RUN) -m pytest -m live
+else
 	@$(RUN) -m pytest $(ARGS)
+endif
 
 check: setup  ## style, types, and who may import whom
 	$(RUN) -m ruff check .
