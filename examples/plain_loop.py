@@ -48,13 +48,13 @@ def batches(text: Tensor, seed: int):
         yield windows[:, :-1], windows[:, 1:]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> nn.Module:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--syncer", default="http://127.0.0.1:7171")
     parser.add_argument("--token", help="the syncer's token, if it wants one")
     parser.add_argument("--name", required=True)
     parser.add_argument("--steps", type=int, default=1000)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     torch.set_num_threads(1)
     text = torch.frombuffer(bytearray(Path(argparse.__file__).read_bytes()), dtype=torch.uint8).long()
@@ -72,6 +72,7 @@ def main() -> None:
             optimizer.zero_grad()
             if step % 50 == 0:
                 print(f"step {step:5d}  round {learner.round:5d}  loss {loss.item():.3f}", flush=True)
+    return model
 
 
 if __name__ == "__main__":

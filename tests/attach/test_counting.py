@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gruppetto.attach.counting import MAX_CURSOR, StepCounts, whole_number
 from gruppetto.errors import SettingError
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.units import LearnerId
+from gruppetto.protocol.units import Incarnation, LearnerId
 from gruppetto.runtime.wire import MAX_COUNT
 
 
@@ -75,6 +75,23 @@ def test_which_count_goes_before_which(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING, "gruppetto.learner"):
         assert counts().take_tokens(None) == 1
     assert "are not known" in caplog.text
+
+
+def test_what_was_told_of_another_life_moves_no_cursor() -> None:
+    """Within a step the learner was given another slot: 40 was the old one's, and nothing of the new one was used."""
+    core = LearnerCore(LearnerId("a"), session="s", layout_hash="x")
+    by_hand, by_function, untold = (
+        StepCounts(core, tokens_per_step=1, cursor=cursor) for cursor in (None, lambda: 41, None)
+    )
+    everybody = (by_hand, by_function, untold)
+    core.incarnation = Incarnation(1)
+    assert [one.take_cursor() for one in everybody] == [1, 41, 1]
+    by_hand.cursor = 40
+    core.incarnation, core.cursor = Incarnation(2), 7
+    assert by_hand.cursor == 7
+    assert [one.take_cursor() for one in everybody] == [7, 8, 8], "never a batch too few, where nobody can know"
+    by_hand.cursor = 9
+    assert [one.take_cursor() for one in everybody] == [9, 41, 8]
 
 
 def test_a_whole_number_has_bounds() -> None:

@@ -1,22 +1,25 @@
 """Your own PyTorch training loop as a learner of a decoupled run.
 
-==========  ======================================================================
-learner     the public context manager; read it first
-view        its readable side: round, clock, metrics
-setting     what it may be told, checked
-hooks       where it looks into your loop
-counting    tokens and cursor of a step, as your loop tells them
-holdings    bases, snapshots, what has arrived: everything that has values
-sharding    a model as flat fragments
-snapshot    copies to host memory at each step boundary
-apply       what happens to a parameter when its global value arrives
-checkpoint  what a learner remembers of itself
-checkpoints model, optimizer and learner on disk
-inner_state optimizer state and buffers by name
-giving      the same as bytes, for another learner
-beginning   what a process begins from that joins a run under way
-rewarm      a ramp of the learning rate after a fresh beginning
-==========  ======================================================================
+============  ======================================================================
+learner       the public context manager; read it first
+view          its readable side: round, clock, metrics
+setting       what it may be told, checked
+hooks         where it looks into your loop
+counting      tokens and cursor of a step, as your loop tells them
+holdings      bases, snapshots, what has arrived: everything that has values
+sharding      a model as flat fragments
+snapshot      copies to host memory at each step boundary
+apply         what happens to a parameter when its global value arrives
+checkpoint    what a learner remembers of itself
+checkpoints   model, optimizer and learner on disk
+inner_state   optimizer state and buffers by name
+giving        the same as bytes, for another learner
+beginning     what a process begins from that joins a run under way
+rewarm        a ramp of the learning rate after a fresh beginning
+optimizers    what may stand where an optimizer is expected: several, or wrapped ones
+watching      parameters that begin or cease to be trained on the way
+integrations  learners in other people's trainers
+============  ======================================================================
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from gruppetto.attach.checkpoint import from_state_dict
 from gruppetto.attach.inner_state import InnerState, check_buffers, gather, put_buffers, put_optimizer
+from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.sharding import plain_name
 from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics.layout import Layout
@@ -101,7 +102,7 @@ class Checkpoints:
     def save(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizers,
         learner: Learner,
         extra: Mapping[str, Any] | None = None,
         name: str | None = None,
@@ -115,7 +116,7 @@ class Checkpoints:
             raise SettingError(f"name is {name!r}", where="Checkpoints.save", fix="use letters, digits or . _ -")
         if self._writer is not None and self._writer.is_alive():
             return False
-        state, own = gather(model, optimizer), learner.state_dict()
+        state, own = gather(model, as_one(optimizer)), learner.state_dict()
         tensors = _keyed(model, state) | {f"learner.{key}": v for key, v in own.items() if isinstance(v, Tensor)}
         facts = _Facts(
             format=FORMAT,
@@ -228,9 +229,7 @@ class Checkpoints:
         """The newest first."""
         return sorted((self.directory / name for name in _names(self.directory)), key=_age, reverse=True)
 
-    def load(
-        self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, learner: Learner | None
-    ) -> dict[str, Any]:
+    def load(self, path: Path, model: nn.Module, optimizer: Optimizers, learner: Learner | None) -> dict[str, Any]:
         """Take everything up where :meth:`save` was called, before the ``with`` block; returns its ``extra``.
 
         ``learner`` None: its own part is left out. Raises :class:`StateError` for a checkpoint that is damaged or does
@@ -244,7 +243,7 @@ class Checkpoints:
         _check_model(model, parameters, path)
         if learner is not None:
             learner.load_state_dict({**facts.learner, **own})
-        put_optimizer(model, optimizer, state)
+        put_optimizer(model, as_one(optimizer), state)
         put_buffers(model, state.buffers)
         with torch.no_grad():
             for name, parameter in model.named_parameters():

@@ -13,6 +13,7 @@ from typing import SupportsIndex
 
 from gruppetto.errors import SettingError
 from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.units import UNBORN, Incarnation
 from gruppetto.runtime.wire import MAX_COUNT
 
 __all__ = ["StepCounts", "whole_number"]
@@ -57,16 +58,24 @@ class StepCounts:
     ) -> None:
         self._core, self._tokens_per_step, self._ask_cursor = core, tokens_per_step, cursor
         self._extra_tokens = 0
-        self._set_cursor: int | None = None
+        self._told: tuple[Incarnation, int] | None = None
+        """The cursor as set, and in which life of this learner."""
+        self._life = core.incarnation
+        """At the last boundary."""
 
     @property
     def cursor(self) -> int:
         """The next batch of the slot, as told last."""
-        return self._core.cursor if self._set_cursor is None else self._set_cursor
+        told_here = self._told is not None and self._told[0] == self._core.incarnation
+        return self._told[1] if told_here and self._told is not None else self._core.cursor
 
     @cursor.setter
     def cursor(self, index: SupportsIndex) -> None:
-        self._set_cursor = whole_number(index, "Learner.cursor", most=MAX_CURSOR)
+        self.tell(index, self._core.incarnation)
+
+    def tell(self, index: SupportsIndex, incarnation: int) -> None:
+        """The next batch of the slot that the learner had in this life."""
+        self._told = Incarnation(incarnation), whole_number(index, "Learner.cursor", most=MAX_CURSOR)
 
     def add_tokens(self, n: SupportsIndex) -> None:
         """The step in progress used ``n`` tokens more."""
@@ -84,11 +93,21 @@ class StepCounts:
         return tokens
 
     def take_cursor(self) -> int:
-        """The next batch, now that the step is done: as the function says, as was set, or one further."""
-        told, self._set_cursor = self._set_cursor, None
+        """The next batch, now that the step is done: as the function says, as was set, or one further.
+
+        A new life may begin within a step, with another slot. What was set before then speaks of the old slot and moves
+        nothing; of what a function says nobody knows which slot it means, so the step counts one batch, and no batch is
+        counted too few. The core's lock is held.
+        """
+        told, self._told = self._told, None
+        before, self._life = self._life, self._core.incarnation
+        is_new_life = before not in (UNBORN, self._life)
         if self._ask_cursor is not None:
-            return whole_number(self._ask_cursor(), "Learner.cursor", most=MAX_CURSOR)
-        return self._core.cursor + 1 if told is None else told
+            asked = whole_number(self._ask_cursor(), "Learner.cursor", most=MAX_CURSOR)
+            return self._core.cursor + 1 if is_new_life else asked
+        if told is None:
+            return self._core.cursor + 1
+        return told[1] if told[0] in (UNBORN, self._life) else self._core.cursor
 
     def _room(self) -> int:
         """What can be counted before the total is beyond what the wire carries."""

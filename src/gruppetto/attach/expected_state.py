@@ -17,13 +17,17 @@ from torch import Tensor
 from gruppetto.errors import StateError
 from gruppetto.runtime.wire import MAX_COUNT
 
-__all__ = ["Kind", "check_keys", "check_kind", "check_values", "rehearse"]
+__all__ = ["CODES", "Kind", "check_keys", "check_kind", "check_values", "rehearse"]
 
 _WHERE = "inner state"
 _NEVER_NEGATIVE = frozenset(
     {"step", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "variance", "row_var", "col_var", "acc_delta"}
 )
 """Counts and squares: roots are taken of them, and powers of them divided by."""
+CODES = (torch.uint8, torch.int8)
+"""Dtypes of quantised moments."""
+CODE_BOOK = 256
+"""Numbers in the table that such codes point into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +82,9 @@ def check_kind(name: str, key: str, kind: Kind, parameter: Tensor, expected: Kin
     """Raises :class:`StateError` if the optimizer cannot go on with such a piece of state for ``parameter``."""
     if expected is None:
         shape = tuple(parameter.shape)
-        small = kind.shape == () or 0 < _numel(kind.shape) < max(2, parameter.numel())
-        fits = kind.shape == shape or small  # moments, counts, and factored moments
-        floats = kind.dtype is None or kind.dtype.is_floating_point or kind.shape == ()
+        small = kind.shape == () or 0 < _numel(kind.shape) < max(2, parameter.numel(), CODE_BOOK + 1)
+        fits = kind.shape == shape or small  # moments, counts, factored moments, and tables of quantised ones
+        floats = kind.dtype is None or kind.dtype.is_floating_point or kind.dtype in CODES or kind.shape == ()
     elif key not in expected:
         raise StateError(f"its {key} of {name!r} is nothing that this optimizer keeps", where=_WHERE)
     else:

@@ -122,6 +122,8 @@ class Holdings:
         self.before_write()
         for fragment, base in sorted(self._bases.items()):
             apply.overwrite(self.model, fragment, base)
+        for base in self._bases.values():
+            base.ready()  # whoever held these buffers may be gone before a GPU has read them
 
     def take_snapshots(self, fragments: tuple[Fragment, ...]) -> None:
         """Copy these fragments as they are now; the copies of the last boundary are let go."""

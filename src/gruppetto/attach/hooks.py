@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gruppetto.attach.optimizers import each
 from gruppetto.errors import SettingError
 
 __all__ = ["StepHooks"]
@@ -21,7 +22,7 @@ class StepHooks:
     """Calls back at each of these moments, until :meth:`remove`.
 
     ``forward(training)`` before each call of ``model``: is it a pass to be trained on, or an evaluation? ``before``
-    and ``after`` around each ``optimizer.step()``.
+    and ``after`` around each ``optimizer.step()``; of several optimizers the last one's, ``before`` before each.
     """
 
     def __init__(
@@ -37,14 +38,16 @@ class StepHooks:
         self._handles: list[Any] = [model.register_forward_pre_hook(self._on_forward)]
         if optimizer is None:
             return
-        if not hasattr(optimizer, "register_step_post_hook"):
+        without = [one for one in each(optimizer) if not hasattr(one, "register_step_post_hook")]
+        if without:
             raise SettingError(
-                f"{type(optimizer).__name__} has no step hooks",
+                f"{type(without[0]).__name__} has no step hooks",
                 where="Learner.optimizer",
                 fix="pass the torch optimizer inside it, or hook=False and call learner.step() after each step",
             )
-        self._handles.append(optimizer.register_step_pre_hook(self._on_before))
-        self._handles.append(optimizer.register_step_post_hook(self._on_after))
+        stepping = list(each(optimizer))
+        self._handles += [one.register_step_pre_hook(self._on_before) for one in stepping]
+        self._handles.append(stepping[-1].register_step_post_hook(self._on_after))
 
     def remove(self) -> None:
         """Leave model and optimizer as they were."""

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gruppetto.attach.expected_state import Kind, check_keys, check_kind, check_values, rehearse
+from gruppetto.attach.expected_state import CODES, Kind, check_keys, check_kind, check_values, rehearse
+from gruppetto.attach.optimizers import each
 from gruppetto.attach.sharding import plain_name
 from gruppetto.errors import StateError
 
@@ -49,6 +50,10 @@ def kind_of(optimizer: torch.optim.Optimizer) -> str:
     >>> kind_of(torch.optim.SGD([torch.zeros(1)], lr=1.0, momentum=0.9))
     'torch.optim.sgd.SGD momentum'
     """
+    return " + ".join(_kind_of_one(one) for one in each(optimizer))
+
+
+def _kind_of_one(optimizer: torch.optim.Optimizer) -> str:
     group = optimizer.param_groups[0]
     said = [flag for flag in _FLAGS if group.get(flag)]
     if isinstance(group.get("momentum"), int | float) and group["momentum"]:
@@ -62,8 +67,8 @@ def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> InnerState:
     Raises :class:`StateError` for an optimizer whose state cannot be told by name.
     """
     found = InnerState(kind=kind_of(optimizer), buffers=dict(_buffers(model)))
-    for name, parameter in _named(model, optimizer):
-        for key, value in optimizer.state.get(parameter, {}).items():
+    for name, _, held in _held(model, optimizer):
+        for key, value in held.items():
             if isinstance(value, Tensor):
                 found.tensors[name, str(key)] = value.detach()
             elif value is None or isinstance(value, bool | int | float):
@@ -88,14 +93,27 @@ def put_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: Inn
     for (name, key), value in pieces:
         check_values(name, key, value)
         by_name.setdefault(name, {})[key] = value.clone() if isinstance(value, Tensor) else value
+    for one in each(optimizer):
+        _put_one(one, dict(_named(model, one)), by_name)
+
+
+def _put_one(
+    optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor], by_name: dict[str, dict[str, Any]]
+) -> None:
+    """``parameters``: those of this optimizer, in the order of its groups."""
     mine = optimizer.state_dict()
     order = [index for group in mine["param_groups"] for index in group["params"]]
-    places = dict(zip((name for name, _ in _named(model, optimizer)), order, strict=True))
-    mine["state"] = {places[name]: values for name, values in by_name.items()}
+    places = dict(zip(parameters, order, strict=True))
+    mine["state"] = {places[name]: by_name[name] for name in parameters if name in by_name}
     try:
         optimizer.load_state_dict(mine)
     except Exception as wrong:  # of many kinds; it looks at everything before it puts anything in
         raise StateError(f"the optimizer does not take it ({type(wrong).__name__}: {wrong})", where=_WHERE) from wrong
+    for name, parameter in parameters.items():
+        for key, value in by_name.get(name, {}).items():
+            # It makes everything the dtype of the parameter; the codes of a quantised moment are no such numbers.
+            if isinstance(value, Tensor) and value.dtype in CODES:
+                optimizer.state[parameter][key] = value.to(parameter.device)
 
 
 def check_optimizer(
@@ -108,9 +126,10 @@ def check_optimizer(
     if kind != kind_of(optimizer):
         raise StateError(f"it is that of {kind}, not of {kind_of(optimizer)}", where=_WHERE)
     families = [(n, p.ndim) for n, group in enumerate(optimizer.param_groups) for p in group["params"]]
-    named = list(_named(model, optimizer))
-    expected = {name: kinds for (name, _), kinds in zip(named, rehearse(optimizer), strict=True)}
-    parameters, keys = dict(named), dict[str, list[str]]()
+    held = list(_held(model, optimizer))
+    rehearsed = [kinds for one in each(optimizer) for kinds in rehearse(one)]
+    expected = {name: kinds for (name, _, _), kinds in zip(held, rehearsed, strict=True)}
+    parameters, keys = {name: parameter for name, parameter, _ in held}, dict[str, list[str]]()
     for name, key, piece in pieces:
         if name not in parameters:
             raise StateError(f"it has a {key} for {name!r}, which the optimizer does not train", where=_WHERE)
@@ -119,8 +138,8 @@ def check_optimizer(
     check_keys(
         keys,
         [
-            (name, family, expected[name], not expected[name] and bool(optimizer.state.get(parameter)))
-            for (name, parameter), family in zip(named, families, strict=True)
+            (name, family, expected[name], not expected[name] and bool(state))
+            for (name, _, state), family in zip(held, families, strict=True)
         ],
     )
 
@@ -161,6 +180,13 @@ def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple
             if id(parameter) not in names:
                 raise StateError("the optimizer trains a tensor that is no parameter of the model", where=_WHERE)
             yield names[id(parameter)], parameter
+
+
+def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    """The same for all optimizers in it, each parameter with its state, which is empty before its first step."""
+    for one in each(optimizer):
+        for name, parameter in _named(model, one):
+            yield name, parameter, one.state.get(parameter, {})
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

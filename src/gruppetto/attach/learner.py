@@ -26,11 +26,13 @@ from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
 from gruppetto.attach.notice import Notice, NoticeHook
+from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import part
 from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.setting import check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.view import LearnerView
+from gruppetto.attach.watching import Watch
 from gruppetto.errors import ConnectionLost, LayoutError, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnapshot
@@ -89,7 +91,8 @@ class Learner(LearnerView):
     ``name``: the learner's stable name. A process started again under the same name takes the old one's place; the
     default is new for every process. ``tokens_per_step``: tokens in the batches of one step; without it call
     :meth:`tokens` in the loop. ``cursor``: a function that gives the index of the next batch of the data slot; without
-    it every step counts one batch. ``optimizer`` may be None with ``hook=False``: call :meth:`step` after every step.
+    it every step counts one batch. ``optimizer``: one, or a list of several, of which the last to step ends the step of
+    the loop; None with ``hook=False``: call :meth:`step` after every step.
     ``max_run_ahead``: wait when more than so many steps ahead of the newest round seen, ``run_ahead_timeout_s``
     at most, and not again until the syncer is heard of. ``on_disconnect="raise"`` makes a lost link or a later refusal
     an error at the next step. ``connect_timeout_s``: give up entering after so long (default: never).
@@ -117,7 +120,7 @@ class Learner(LearnerView):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: Optimizers | None,
         *,
         syncer: str | Path,
         token: str | None = None,
@@ -145,6 +148,7 @@ class Learner(LearnerView):
         on_checkpoint: Callable[[Learner, str], str | Path | Future[str]] | None = None,
     ) -> None:
         self.name = default_name() if name is None else name
+        optimizer = None if optimizer is None else as_one(optimizer)
         check_settings(
             model=model,
             name=self.name,
@@ -187,6 +191,7 @@ class Learner(LearnerView):
         self._quiet = quiet
         flat = FlatModel(model, trainable_only=trainable_only)
         self._layout_hash = flat.layout.layout_hash
+        self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         self._holdings = Holdings(flat)
         core = LearnerCore(
             LearnerId(self.name),
@@ -210,7 +215,7 @@ class Learner(LearnerView):
             else lambda manifest: None,
         )
         super().__init__(core, client)
-        self._inner = optimizer
+        self._inner: torch.optim.Optimizer | None = optimizer
         self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         self._giving = None if donates is None or optimizer is None else Giving(model, optimizer, self._holdings)
         if self._giving is not None and client.donations is not None:
@@ -415,11 +420,12 @@ class Learner(LearnerView):
             raise StateError("a step outside of the with block", where="Learner.step", fix="use `with Learner(...)`")
         if self._rewarm is not None:
             self._rewarm.after_step()
-        done = StepDone(tokens=self._counts.take_tokens(tokens), cursor=self._counts.take_cursor())
+        used = self._counts.take_tokens(tokens)
         if self._core.steps % LOOK_STEPS == 0:
             self._holdings.model.check_unchanged()
+            self._watch.look()
         with self._client.news:
-            self._feed(done)
+            self._feed(StepDone(tokens=used, cursor=self._counts.take_cursor()))
         if self._left_on_notice():
             return
         self._give_and_save()
@@ -459,6 +465,11 @@ class Learner(LearnerView):
     def cursor(self, index: SupportsIndex) -> None:
         self._counts.cursor = index
 
+    def took(self, cursor: SupportsIndex, *, incarnation: int) -> None:
+        """As setting :attr:`cursor`, of the slot that this learner had in that life (:attr:`place`): of another one it
+        moves nothing."""
+        self._counts.tell(cursor, incarnation)
+
     def until_finished(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the run has reached its last round or this learner has left: on notice, or closed."""
         iterator = iter(items)
@@ -490,6 +501,12 @@ class Learner(LearnerView):
                 case _:
                     for_network.append(action)
         self._client.perform(for_network)
+
+    def begins_pass(self, *, training: bool) -> None:
+        """A forward pass begins, or an evaluation. Its forward hook tells of the model that was attached; where that is
+        not called itself (Lightning calls ``training_step``), say it."""
+        if self._hooks is not None:
+            self._on_forward(training)
 
     def _on_forward(self, training: bool) -> None:
         """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.errors import StateError
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import checksum
@@ -45,11 +45,12 @@ class Parts:
         self,
         directory: Path,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizers,
         *,
         extra: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self._directory, self._model, self._optimizer, self._extra = directory, model, optimizer, extra
+        self._directory, self._model, self._extra = directory, model, extra
+        self._optimizer = as_one(optimizer)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gruppetto-part")
 
     def __call__(self, learner: Learner, mark: str) -> Future[str]:
@@ -68,16 +69,17 @@ class Parts:
         self._writer.shutdown(wait=True)
 
 
-def load_part(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, learner: Learner) -> dict[str, Any]:
+def load_part(place: Path, model: nn.Module, optimizer: Optimizers, learner: Learner) -> dict[str, Any]:
     """Put the part in ``place`` into all three, which are made as they were then; what ``extra`` gave comes back.
 
     Before the learner's ``with`` block. It goes on in the life that it was saved in: for a run that is resumed as a
     whole. Raises :class:`StateError` for a part that is damaged, incomplete, or of another model.
     """
     tensors, rest = read_files(place)
+    inner = as_one(optimizer)
     try:
         model.load_state_dict(put_together(rest["model"], tensors))
-        optimizer.load_state_dict(put_together(rest["optimizer"], tensors))
+        inner.load_state_dict(put_together(rest["optimizer"], tensors))
         learner.load_state_dict(put_together(rest["learner"], tensors), same_life=True)
         extra: dict[str, Any] = put_together(rest["extra"], tensors)
     except StateError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from gruppetto.attach.rewarm import Rewarm
 from gruppetto.errors import Refused
@@ -10,7 +10,19 @@ from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import RefusalReason
 from gruppetto.runtime.client import LearnerClient
 
-__all__ = ["LearnerView"]
+__all__ = ["LearnerView", "Place"]
+
+
+class Place(NamedTuple):
+    """A data slot, and the first batch of it that no step of this learner has used.
+
+    ``incarnation`` counts the lives of the learner's name. A new one may begin at any step, when the syncer has given
+    the slot away meanwhile: then slot and cursor are others.
+    """
+
+    incarnation: int
+    slot: int
+    cursor: int
 
 
 class LearnerView:
@@ -66,6 +78,11 @@ class LearnerView:
         """Where this process has its state from: ``peer NAME``, ``checkpoint`` (its own last one), ``syncer`` (the
         run's weights alone); "" for who was there from the first round on, and for who goes on with the whole run."""
         return self._began_from
+    def place(self) -> Place:
+        """Where in the data this learner is, all of one moment."""
+        with self._client.news:
+            core = self._core
+            return Place(incarnation=core.incarnation, slot=core.slot, cursor=core.cursor)
 
     @property
     def connected(self) -> bool:

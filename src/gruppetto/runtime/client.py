@@ -83,6 +83,9 @@ DIAL_S = 5.0
 """For one of several addresses: a host that is gone answers nothing at all, and another one may."""
 
 
+MAX_MENDABLE = 16
+"""Different lines about what a person can mend."""
+
 _HELLO_REPLIES = frozenset({"WelcomeFrame", "Refusal"})
 
 
@@ -144,6 +147,8 @@ class LearnerClient:
         self.failure: GruppettoError | None = None
         self.trouble = ""
         """Why the link is down, in words."""
+        self._mendable: set[str] = set()
+        """What has been said that a person can mend."""
         self.seed_wanted = False
         self.backlog = Backlog()
         self.offered, self.reconnects = 0, 0
@@ -598,11 +603,17 @@ class LearnerClient:
         """``again``: the connection before this one did not last either."""
         if why is None:
             return
+        # A syncer of another version, or with another token, comes after one that has stopped: that is news once more.
+        unsaid = str(why) not in self._mendable and len(self._mendable) < MAX_MENDABLE
+        differs = isinstance(why, NotAccepted | AddressError) and unsaid
+        if differs:
+            self._mendable.add(str(why))
         with self.news:
-            is_news, self.trouble = not self.trouble, str(why)
+            is_news, self.trouble = differs or not self.trouble, str(why)
             self.news.notify_all()
         if is_news and self.welcome is not None:
-            log.log(logging.DEBUG if again else logging.WARNING, "%s; training goes on, dialling again", why)
+            quiet = again and not differs
+            log.log(logging.DEBUG if quiet else logging.WARNING, "%s; training goes on, dialling again", why)
 
     def _step(self, event: LearnerEvent) -> None:
         """Take one event to the core, with the lock held."""

@@ -1,0 +1,55 @@
+"""Parameters that begin or cease to be trained while a run goes on: said in one line, because nothing else shows it.
+
+What takes part is settled when the model is attached: the run is made of those tensors, in every learner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from torch import nn
+
+from gruppetto.attach.sharding import plain_name
+
+__all__ = ["Watch"]
+
+log = logging.getLogger("gruppetto.learner")
+
+NAMED = 3
+"""Names in one line; a model has thousands."""
+
+
+class Watch:
+    """Looks at which parameters of ``model`` are trained; ``taking_part`` are the names of those the run is made of."""
+
+    def __init__(self, model: nn.Module, taking_part: Iterable[str], *, learner: str) -> None:
+        self._model, self._taking_part, self._learner = model, frozenset(taking_part), learner
+        self._trained = self._look()
+
+    def look(self) -> None:
+        """Say what has changed since the last look."""
+        trained, before = self._look(), self._trained
+        self._trained = trained
+        frozen, thawed = before - trained, trained - before
+        if quiet := sorted(frozen & self._taking_part):
+            log.warning(
+                "%s: %s: frozen since the model was attached; in the run all the same, and offers no change of it",
+                self._learner,
+                _names(quiet),
+            )
+        if alone := sorted(thawed - self._taking_part):
+            log.warning(
+                "%s: %s: trained since the model was attached, but no part of the run; begin a run with it unfrozen, "
+                "or attach with trainable_only=False",
+                self._learner,
+                _names(alone),
+            )
+
+    def _look(self) -> frozenset[str]:
+        return frozenset(plain_name(name) for name, p in self._model.named_parameters() if p.requires_grad)
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(repr(name) for name in names[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,197 @@
+"""The data of whichever slot a learner has leased, from wherever the ledger says it stands.
+
+A learner of a decoupled run has one *slot* of the data at a time, and a *cursor* in it: the first item that no merged
+contribution has used. Both are the syncer's to give: a process that is started again, or takes a slot over, begins
+where the last merged contribution ended. Nothing that was merged is used again; what was trained on and never merged is
+booked as lost or discarded, and may be used again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol, TypeVar, cast
+
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
+
+from gruppetto.attach.view import Place
+from gruppetto.data.sources import Indexed, Saved, Source, Streamed
+from gruppetto.errors import LayoutError, SettingError, StateError
+
+__all__ = ["Rider", "Slots", "slots"]
+
+Item = TypeVar("Item")
+Data = Sequence[Item] | Iterable[Item] | Callable[[int, int], Iterable[Item]]
+"""Anything with the same methods will do."""
+
+DEFAULT_SLOTS = 16
+"""As many as a run has by default for up to eight learners (``run.num_slots``)."""
+_WHERE = "data.slots"
+
+
+class Rider(Protocol):
+    """What is asked of a learner. :class:`gruppetto.Learner` is one."""
+
+    @property
+    def place(self) -> Place: ...
+    def took(self, cursor: int, *, incarnation: int) -> None: ...
+
+
+def slots(data: Data[Item], *, num_slots: int = DEFAULT_SLOTS, seed: int = 0) -> Slots[Item]:
+    """``data`` in slots, of which every learner has one. All learners of a run pass the same data, slots and seed.
+
+    ``data``: something with a length that gives any item (a map-style data set, :class:`TokenWindows`), which is
+    shuffled and dealt out; something that can be iterated again and again in the same order (a streamed data set, a
+    ``StatefulDataLoader``), of which slot s takes every ``num_slots``-th item; or a function (slot, num_slots) that
+    makes the slot's own stream, which reads nothing in vain. ``num_slots`` is the run's. Endless: epochs follow each
+    other. Raises :class:`SettingError`, and :class:`DataError` for data that cannot be gone through again.
+
+    >>> class Alone:
+    ...     place = Place(incarnation=1, slot=3, cursor=2)
+    ...     def took(self, cursor, *, incarnation):
+    ...         print("used to", cursor)
+    >>> items = slots(list(range(100)), num_slots=4).of(Alone(), batch_size=2)
+    >>> next(items)
+    used to 4
+    tensor([23, 49])
+    """
+    if isinstance(num_slots, bool) or not isinstance(num_slots, int) or num_slots < 1:
+        raise SettingError(f"num_slots is {num_slots!r}", where=_WHERE, fix="use the run's num_slots, 1 or more")
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return Slots(Indexed(cast(Sequence[Item], data), num_slots=num_slots, seed=seed), num_slots=num_slots)
+    if callable(data) or hasattr(data, "__iter__"):
+        return Slots(Streamed(data, num_slots=num_slots), num_slots=num_slots)
+    raise SettingError(
+        f"data is a {type(data).__name__}",
+        where=_WHERE,
+        fix="pass a sequence, an iterable, or a function of a slot",
+    )
+
+
+class Slots(IterableDataset[Item]):
+    """Items of the slot that a learner has. Two ways to use it:
+
+    In your own loop, :meth:`of`: what is taken counts as used when the step is done.
+
+    Behind a loader that fetches ahead (``DataLoader`` with ``num_workers=0``, a trainer): :meth:`serve`, and
+    :meth:`used` before every optimizer step, with how many of the items it has used. The callbacks of
+    :mod:`gruppetto.attach.integrations` do both when they are given ``data=``.
+
+    When the learner gets another slot on the way, the next item is of that one. What a loader has fetched ahead is then
+    somebody else's: begin it anew when :attr:`moved` says so, between two steps. Not for several threads.
+    """
+
+    def __init__(self, source: Source[Item], *, num_slots: int) -> None:
+        super().__init__()
+        self._source, self._num_slots = source, num_slots
+        self._learner: Rider | None = None
+        self._asks: Callable[[], Rider] | None = None
+        self._handed: deque[tuple[int, int]] = deque()
+        """For each item given and not used yet: the learner's life, and the cursor behind it."""
+        self._at: tuple[int, int] | None = None
+        """The same for the last one used."""
+
+    def of(
+        self, learner: Rider, *, batch_size: int | None = None, collate: Callable[[list[Item]], Any] = default_collate
+    ) -> Iterator[Any]:
+        """Items for ``learner``, one by one or in batches that ``collate`` makes; each counts as used once taken.
+
+        Where a step takes several batches, all of them are its own. The first one raises :class:`LayoutError` for a
+        slot that the data is not cut for.
+        """
+        if batch_size is not None and batch_size < 1:
+            raise SettingError(f"batch_size is {batch_size}", where="data.of", fix="use 1 or more")
+        self.serve(learner)
+        return self._taken(learner, batch_size, collate)
+
+    def _taken(self, learner: Rider, batch_size: int | None, collate: Callable[[list[Item]], Any]) -> Iterator[Any]:
+        items = self._items(learner, batch_size or 1)
+        while True:
+            batch = []
+            for _ in range(batch_size or 1):
+                item, incarnation, cursor = next(items)
+                batch.append(item)
+            self._at = incarnation, cursor
+            learner.took(cursor, incarnation=incarnation)
+            yield batch[0] if batch_size is None else collate(batch)
+
+    def serve(self, learner: Rider | Callable[[], Rider]) -> Slots[Item]:
+        """Be iterated for ``learner`` from now on, from where it stands; a function is asked for it when it is time."""
+        self._asks, self._learner = (learner, None) if callable(learner) else (None, learner)
+        self._at = None
+        self._handed.clear()
+        return self
+
+    def __iter__(self) -> Iterator[Item]:
+        if self._learner is None and self._asks is not None:
+            self._learner = self._asks()
+        if self._learner is None:
+            raise StateError(
+                "nobody is served yet", where="data.Slots", fix="call serve(learner), or give the callback data="
+            )
+        if get_worker_info() is not None:
+            raise SettingError(
+                "a loader's worker cannot know which slot its learner has", where="data.Slots", fix="use num_workers=0"
+            )
+        self._handed.clear()  # what another iterator had fetched ahead goes back
+        for item, incarnation, cursor in self._items(self._learner, 1):
+            self._handed.append((incarnation, cursor))
+            yield item
+
+    @property
+    def moved(self) -> bool:
+        """The learner has begun a new life since the item given last, and may have another slot."""
+        return (
+            bool(self._handed) and self._learner is not None and self._handed[-1][0] != self._learner.place.incarnation
+        )
+
+    def used(self, items: int) -> None:
+        """The step in progress used the next ``items`` that were given. Raises :class:`StateError` for more."""
+        if items > len(self._handed):
+            raise StateError(
+                f"{items} items used, of {len(self._handed)} given", where="data.Slots.used", fix="count what it gave"
+            )
+        for _ in range(items):
+            self._at = self._handed.popleft()
+        if self._at is not None and items and self._learner is not None:
+            self._learner.took(self._at[1], incarnation=self._at[0])
+
+    def _items(self, learner: Rider, together: int) -> Iterator[tuple[Item, int, int]]:
+        """Each with the life in which it was taken and the cursor behind it; ``together`` at a time of one life."""
+        life = -1
+        while True:
+            place = learner.place
+            if place.incarnation != life:
+                life, slot, cursor = place
+                if slot >= self._num_slots:
+                    raise LayoutError(
+                        f"the syncer leases slot {slot}, but the data is cut for {self._num_slots}",
+                        where=_WHERE,
+                        fix="pass num_slots= as the run has it",
+                    )
+                if self._at is not None and self._at[0] == life:
+                    cursor = self._at[1]
+                stream = self._source.open(slot, cursor)
+            for _ in range(together):
+                item = next(stream)
+                cursor += 1
+                yield item, life, cursor
+
+    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where a stream with a state is. It only saves time: where to go on is the syncer's to say."""
+        saved = self._source.saved()
+        return {"num_slots": self._num_slots} | ({} if saved is None else asdict(saved))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Before iterating. Raises :class:`StateError` for data cut into other slots."""
+        if state_dict.get("num_slots") != self._num_slots:
+            raise StateError(
+                f"it is of data in {state_dict.get('num_slots')} slots, not {self._num_slots}",
+                where="data.Slots.load_state_dict",
+                fix="cut the data as it was",
+            )
+        if "state" in state_dict:
+            self._source.take_up(Saved(**{key: value for key, value in state_dict.items() if key != "num_slots"}))
