@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from gruppetto import GruppettoError
 from gruppetto.attach.integrations.accelerate import attach
 
 BATCH, ACCUMULATED = 16, 2
@@ -51,4 +52,7 @@ def main(arguments: list[str] | None = None) -> nn.Module:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GruppettoError as error:
+        error.exit()  # in one line: what, where, and how to mend it

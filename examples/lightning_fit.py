@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from gruppetto import GruppettoError
 from gruppetto.attach.integrations.lightning import Callback
 
 
@@ -55,4 +56,7 @@ def main(arguments: list[str] | None = None) -> nn.Module:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GruppettoError as error:
+        error.exit()  # in one line: what, where, and how to mend it

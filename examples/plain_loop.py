@@ -10,7 +10,6 @@ Stop any of them, or the syncer, and start it again: the others train on.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import torch
@@ -21,9 +20,7 @@ import gruppetto
 CONTEXT, BATCH, WIDTH = 64, 8, 64
 
 
-class TinyGPT(nn.Module):
-    """Two causal blocks over bytes."""
-
+class TinyGPT(nn.Module):  # two causal blocks over bytes
     def __init__(self) -> None:
         super().__init__()
         self.wte = nn.Embedding(256, WIDTH)
@@ -79,6 +76,4 @@ if __name__ == "__main__":
     try:
         main()
     except gruppetto.GruppettoError as error:
-        # A refusal, a wrong token, an impossible setting: one line says what, where and how to mend it.
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        error.exit()  # in one line: what, where, and how to mend it

@@ -20,6 +20,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
+from gruppetto import GruppettoError
 from gruppetto.attach.integrations.transformers import Callback
 
 
@@ -72,4 +73,7 @@ def main(arguments: list[str] | None = None) -> nn.Module:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GruppettoError as error:
+        error.exit()  # in one line: what, where, and how to mend it

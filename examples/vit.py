@@ -72,4 +72,7 @@ def main(arguments: list[str] | None = None) -> nn.Module:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except gruppetto.GruppettoError as error:
+        error.exit()  # in one line: what, where, and how to mend it

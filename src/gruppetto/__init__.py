@@ -10,8 +10,7 @@ from gruppetto.errors import GruppettoError
 if TYPE_CHECKING:
     from gruppetto.attach import Checkpoints, Learner
 
-__all__ = ["Checkpoints", "GruppettoError", "Learner", "__version__"]
-__all__ = ["Checkpoints", "Learner", "__version__", "data"]
+__all__ = ["Checkpoints", "GruppettoError", "Learner", "__version__", "data"]
 
 __version__ = "0.1.0"
 

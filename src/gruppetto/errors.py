@@ -22,6 +22,9 @@ Our own mistakes are assertions, never one of these.
 from __future__ import annotations
 
 import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
 
 __all__ = [
     "AddressError",
@@ -44,6 +47,17 @@ class GruppettoError(Exception):
     """The root of everything that Gruppetto raises on purpose."""
 
     exit_code = 1
+
+    def exit(self) -> NoReturn:
+        """End the script with one line on standard error and :attr:`exit_code`, for whoever wants no traceback::
+
+        try:
+            main()
+        except gruppetto.GruppettoError as error:
+            error.exit()
+        """
+        print(f"{Path(sys.argv[0]).name}: {self}", file=sys.stderr)
+        sys.exit(self.exit_code)
 
 
 class UserError(GruppettoError, ValueError):

@@ -20,7 +20,7 @@ from gruppetto.attach.inner_state import gather, put_optimizer
 from gruppetto.attach.learner import LOOK_STEPS
 from gruppetto.attach.optimizers import Several, as_one
 from gruppetto.errors import AddressError, ProtocolError, SettingError, StateError
-from gruppetto.runtime import service
+from gruppetto.runtime import wire
 
 Make = Callable[..., Any]
 Start = Callable[..., Any]
@@ -264,7 +264,7 @@ def test_a_syncer_that_is_another_now_ends_no_loop(
 ) -> None:
     """It is said in one line, though a line had been said of the lost connection; who enters now is told at once."""
     says, error = {
-        "version": ("wire version 1, this syncer 99; run the same version of Gruppetto on both", ProtocolError),
+        "version": ("this syncer 99; upgrade Gruppetto at the learner", ProtocolError),
         "token": ("refuses the token", AddressError),
     }[other]
     running = syncer(num_fragments=2, sync_period=2, overlap_steps=1)
@@ -275,7 +275,7 @@ def test_a_syncer_that_is_another_now_ends_no_loop(
             ride.step(0)
             running.stop()
             if other == "version":
-                monkeypatch.setattr(service, "WIRE_VERSION", 99)
+                monkeypatch.setattr(wire, "WIRE_VERSION", 99)
             else:
                 running._setting["token"] = "sesame"
             running.start()

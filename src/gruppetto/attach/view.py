@@ -78,6 +78,8 @@ class LearnerView:
         """Where this process has its state from: ``peer NAME``, ``checkpoint`` (its own last one), ``syncer`` (the
         run's weights alone); "" for who was there from the first round on, and for who goes on with the whole run."""
         return self._began_from
+
+    @property
     def place(self) -> Place:
         """Where in the data this learner is, all of one moment."""
         with self._client.news:

@@ -186,11 +186,6 @@ class SyncerService:
         frame = decode_frame(data, {"HelloFrame"})
         assert isinstance(frame, HelloFrame)
         self.seen.traffic.up += len(data)
-        if frame.wire != WIRE_VERSION:
-            raise ProtocolError(
-                f"the learner speaks wire version {frame.wire}, this syncer {WIRE_VERSION}; "
-                "run the same version of Gruppetto on both"
-            )
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
         if self._stopping:
