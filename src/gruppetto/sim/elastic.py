@@ -67,7 +67,16 @@ class ElasticJob:
     ([(0.0, 8), (1.0, 8), (5.5, 4), (6.5, 4)], [(11.5, 4), (14.5, 8), (15.5, 8)])
     """
 
-    def __init__(self, *, first_chip: int, chips: int, faults: Iterable[Fault], costs: ElasticCosts) -> None:
+    def __init__(
+        self,
+        *,
+        first_chip: int,
+        chips: int,
+        faults: Iterable[Fault],
+        costs: ElasticCosts,
+        later: Iterable[tuple[int, float]] = (),
+    ) -> None:
+        """``later``: (slice, from when) of those that are not there from the beginning."""
         self.chips = chips
         """Chips that take part now."""
         self.all_chips = chips

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gruppetto.protocol.actions import Recover
-from gruppetto.protocol.donors import Donor, Ladder, Rung, Source, covers
+from gruppetto.protocol.donors import Ladder, Rung, Source, covers
+from gruppetto.protocol.messages import Donor
 from gruppetto.protocol.units import Epoch, Version
 
 if TYPE_CHECKING:

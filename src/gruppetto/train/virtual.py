@@ -8,6 +8,7 @@ quality experiment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,8 +57,9 @@ NEVER_S = 1e12
 """A bound on virtual time that only a run which has stopped making rounds can meet."""
 
 
-PATIENCE_S = 86_400.0
-"""Virtual time without a round after which a run has failed: whom it waits for does not come."""
+PATIENCE_STEPS = 100
+"""Without a round for so many of the longest steps, and for as long as anybody is away and may come back, a run has
+failed: whom it waits for does not come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,9 @@ class VirtualRun:
             trace.header({"started_at": 0.0, "numel": self._flat.layout.numel, **made_of})
         self.world.on_published = self._published
         self._last_round = -1
+        slowest_s = max(spec.pace.step_s for spec in specs)
+        longest_s = max((m.lasts_s for m in virtual.mishaps if math.isfinite(m.lasts_s)), default=0.0)
+        self._patience_s = PATIENCE_STEPS * slowest_s + longest_s + protocol.start_timeout_s
         self._be_patient()
         self._evaluations: list[tuple[int, float, Evaluation]] = []
         self._curve: list[Point] = []
@@ -278,7 +283,7 @@ class VirtualRun:
             self.world.engine.stop()
             return
         self._last_round = self.world.syncer.published_round
-        self.world.engine.after(PATIENCE_S, self._be_patient)
+        self.world.engine.after(self._patience_s, self._be_patient)
 
     def _published(self, publish: Publish) -> None:
         round = publish.message.round

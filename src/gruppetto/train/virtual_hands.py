@@ -6,6 +6,7 @@ They are the parts of the real service and the real library, without threads, ne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -51,7 +52,7 @@ class VirtualSyncer:
     ) -> None:
         """``mortal``: it may die, so that a copy of what is durable is kept."""
         self.parts, self.uplink, self.downlink = parts, uplink, downlink
-        self._make = lambda: Parameters(parts, rules=rules, outer=outer, downlink=downlink)
+        self._make = partial(Parameters, parts, rules=rules, outer=outer, downlink=downlink)
         self._parameters = self._make()
         self._durable: dict[Fragment, _Value] = {}
         self._keeps_durable = mortal
@@ -128,9 +129,9 @@ class VirtualSyncer:
             arrays = [torch.from_numpy(values) for values in (value.theta, *value.outer_state)]
             said.append([value.version, take_apart(arrays, f"{name}.{p}", tensors)])
             self._parameters.release(value)
-        waiting = []
+        waiting: list[tuple[Any, str]] = []
         for fold, body in (each for folds in self._open.values() for each in folds):
-            waiting.append([msgspec.to_builtins(fold), f"{name}.waiting.{len(waiting)}"])
+            waiting.append((msgspec.to_builtins(fold), f"{name}.waiting.{len(waiting)}"))
             tensors[waiting[-1][1]] = torch.from_numpy(np.frombuffer(body.payload, np.uint8).copy())
         return [said, waiting]
 
@@ -141,7 +142,8 @@ class VirtualSyncer:
             theta, *outer_state = (values.numpy() for values in put_together(arrays, tensors))
             self._parameters.restore(Fragment(p), Version(version), theta, tuple(outer_state))
             if self._keeps_durable:
-                self._durable[Fragment(p)] = (Version(version), theta.copy(), tuple(part.copy() for part in outer_state))
+                kept = tuple(part.copy() for part in outer_state)
+                self._durable[Fragment(p)] = (Version(version), theta.copy(), kept)
         for plain, name in waiting:
             fold = msgspec.convert(plain, Fold)
             self.fold(fold, self.contribution(fold.fragment, tensors[name].numpy()))

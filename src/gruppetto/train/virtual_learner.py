@@ -1,7 +1,7 @@
 """The tensors of one virtual learner: model, optimizer, and the vectors of the real library. Bytes in, bytes out.
 
-It lives in the process that trains it: the run's own, or a worker (:mod:`gruppetto.train.virtual_workers`). Nothing here
-knows of time, data or the other learners.
+It lives in the process that trains it: the run's own, or a worker (:mod:`gruppetto.train.virtual_workers`). Nothing
+here knows of time, data or the other learners.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class LearnerTensors:
         return payload
 
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None:
-        """``value``: what has arrived, in the downlink's encoding, or a base as float32; None: the base held already."""
+        """``value``: what has arrived, in the downlink's encoding, or a base as float32; None: the base held before."""
         if value is not None:
             lease = self._holdings.lend(action.fragment)
             if value.dtype == np.float32:
