@@ -89,6 +89,15 @@ class ElasticJob:
         self._back: list[tuple[float, int]] = []
         self._free_s = 0.0
         self._done_s = 0.0
+        for index, from_s in later:
+            self.chips -= self._size(index)
+            self._absent[index] = from_s
+            heapq.heappush(self._back, (from_s, index))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The slices that made the steps of the last stretch."""
+        return tuple(i for i in range(-(-self.all_chips // self._costs.slice_chips)) if i not in self._absent)
 
     def train(self, start_s: float, step_s: float, steps: int = 1) -> Stretch:
         """The next steps, ``steps`` at most, from ``start_s`` on or after the pause that is due by then.
