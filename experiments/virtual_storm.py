@@ -104,7 +104,10 @@ def report(done: dict[str, Any], jobs: list[Job]) -> str:
         mean, half = spread(values)
         return format(mean, form) + (f" ± {half:{form}}" if half is not None else "")
 
-    lines = ["| run | deaths | loss beside the calm run | goodput | takes, beside calm | seeds |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| run | deaths | loss beside the calm run | goodput | takes, beside calm | seeds |",
+        "|---|---|---|---|---|---|",
+    ]
     for system, weather in dict.fromkeys((job.system, job.weather) for job in jobs):
         seeds = [j for j in jobs if (j.system, j.weather) == (system, weather) and j.name in done]
         calm = {j.seed: done.get(Job("decoupled", "calm", j.seed, j.rounds).name) for j in seeds}
@@ -135,10 +138,7 @@ def main() -> None:
     done: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
     jobs = [Job("decoupled", weather, seed, rounds) for seed in range(seeds) for weather in PER_HOUR]
     jobs += [
-        Job(system, weather, seed, rounds)
-        for seed in range(rival_seeds)
-        for weather in PER_HOUR
-        for system in RIVALS
+        Job(system, weather, seed, rounds) for seed in range(rival_seeds) for weather in PER_HOUR for system in RIVALS
     ]
     todo = [job for job in jobs if job.name not in done]
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
