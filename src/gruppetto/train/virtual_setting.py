@@ -26,9 +26,21 @@ class Guest:
 
     name: str
     joins_s: float
+    """When it joins, in virtual seconds."""
     leaves_s: float | None = None
-    """None: it stays to the end."""
+    """When it has notice; none: it stays to the end."""
     step_s: float = 1.0
+    """What a step of its own takes."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.joins_s < math.inf:
+            raise SettingError(f"is {self.joins_s}", where="guest.joins_s", fix="use seconds, 0 or more")
+        if self.leaves_s is not None and not self.joins_s < self.leaves_s:
+            raise SettingError(
+                f"{self.name} leaves at {self.leaves_s:g} s and joins at {self.joins_s:g} s",
+                where="guest.leaves_s",
+                fix="use a later time",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

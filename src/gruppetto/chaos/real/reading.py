@@ -15,6 +15,7 @@ from gruppetto.config import load_run, to_toml
 from gruppetto.config.kinds import check_keys, hints_of, made, shown
 from gruppetto.config.load import TABLES as RUN_TABLES
 from gruppetto.config.load import read_toml
+from gruppetto.config.virtual import VIRTUAL_TABLES
 from gruppetto.errors import SettingError
 
 __all__ = ["read_live_plan", "to_plan_toml"]
@@ -25,16 +26,17 @@ MAX_DRAWN = 10_000
 """Faults of one plan. A machine that is hit more often does nothing else."""
 
 
-def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None) -> LivePlan:
-    """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file.
+def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None, preset: str | None = None) -> LivePlan:
+    """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file, and these are
+    over those of ``preset``. What only virtual training reads is passed over.
 
     Raises :class:`SettingError` with the file, the key and the fix.
     """
     content = read_toml(file)
-    run = {name: value for name, value in content.items() if name not in TABLES}
+    run = {name: value for name, value in content.items() if name not in (*TABLES, *VIRTUAL_TABLES)}
     try:
-        check_keys(content, (*TABLES, *RUN_TABLES, "learner"), where=str(file))
-        config = load_run(file, content=run, overrides=overrides)
+        check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, "learner"), where=str(file))
+        config = load_run(file, content=run, overrides=overrides, preset=preset)
         chaos: ChaosSetting = _table(ChaosSetting, content, "chaos")
         faults = [*_listed(content.get("fault", [])), *_drawn(content.get("rates", {}), chaos)]
         return LivePlan(
