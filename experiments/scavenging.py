@@ -26,6 +26,8 @@ LEARNERS, VISITS = 4, 3
 SHARES = {"plain": (0, 0.0), "+100 %": (LEARNERS, 0.25), "+300 %": (3 * LEARNERS, 0.125)}
 """Guests at a time, and for which part of the plain run's time."""
 SYSTEMS = ("decoupled", "elastic")
+PERIOD = {"sync_period": 8, "num_fragments": 8}
+"""A short run has few rounds: every fragment should have its turn often."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def run(job: Job, cache: str) -> dict[str, Any]:
     there = tuple(Guest(name=n, joins_s=a, leaves_s=b) for n, a, b in visits(guests, share, job.rounds))
     virtual = VirtualSetting(guests=there)
     slots = LEARNERS + 3 * LEARNERS * VISITS
-    shape = {"num_learners": LEARNERS, "start_learners": LEARNERS, "num_slots": slots}
+    shape = {"num_learners": LEARNERS, "start_learners": LEARNERS, "num_slots": slots, **PERIOD}
     if job.system == "elastic":
         result = train_rival("elastic", setting, data, ProtocolSetting(rounds=job.rounds, **shape), virtual)
         curve = result.curve

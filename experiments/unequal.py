@@ -22,6 +22,8 @@ from typing import Any
 LEARNERS, GAP = 8, 0.18
 MODES = {"K = 8": (8, True), "K = 1, no grace": (1, False), "K = 1, grace": (1, True)}
 """Quorum, and whether the grace window is on."""
+PERIOD = {"sync_period": 8, "num_fragments": 8}
+"""A short run has few rounds: every fragment should have its turn often."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def run(job: Job, cache: str) -> dict[str, Any]:
     model = ModelSetting(dim=32, layers=2, heads=2, ffn_dim=96, context=64)
     setting = TrainSetting(model=model, batch_size=4, eval_every_rounds=rounds, eval_windows=256).seeded(job.seed)
     protocol = ProtocolSetting(
-        num_learners=LEARNERS, start_learners=LEARNERS, rounds=rounds, min_quorum=quorum, grace=grace
+        num_learners=LEARNERS, start_learners=LEARNERS, rounds=rounds, min_quorum=quorum, grace=grace, **PERIOD
     )
     virtual = VirtualSetting(step_s=(1.0,) * (LEARNERS // 2) + (1.0 + GAP,) * (LEARNERS // 2))
     with tempfile.TemporaryDirectory() as place:
