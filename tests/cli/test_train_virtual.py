@@ -104,3 +104,37 @@ def test_mistakes_are_refused_with_the_fix(tmp_path: Path, change: str, says: st
     plan.write_text(change)
     with pytest.raises(SettingError, match=says):
         read_virtual_plan(plan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "step_s = 2.0",
+        "jitter = 0.2",
+        "latency_s = 0.1",
+        "merge_s = 0.2",
+        "persist_s = 0.2",
+        "away_mean_s = 9.0",
+        "away_shape = 1.0",
+        "away_power = 1.0",
+        "syncer_restart_s = 9.0",
+        "donates = false",
+        "rewarm_steps = 5",
+    ],
+)
+def test_every_setting_reaches_the_world(tmp_path: Path, change: str) -> None:
+    plan = tmp_path / "plan.toml"
+    faults = """
+[chaos]
+lasts_s = 60
+[rates]
+kill_learner_per_hour = 500
+kill_syncer_per_hour = 500
+[virtual]
+"""
+    plan.write_text(faults)
+    before = read_virtual_plan(plan).virtual
+    plan.write_text(faults + change)
+    changed = read_virtual_plan(plan).virtual
+    assert len(before.mishaps) > 4 and changed != before
+    assert [(m.at_s, m.who) for m in changed.mishaps] == [(m.at_s, m.who) for m in before.mishaps]

@@ -97,7 +97,7 @@ class Search:
 
     def hears(self, donor: SimulatedLearner, say: Callable[[], None]) -> None:
         """Something travels from the donor to the newcomer."""
-        travel_s = donor.latency_s + self._learner.latency_s
+        travel_s = donor.road.latency_s + self._learner.road.latency_s
         self._learner.world.engine.after(travel_s, lambda: self._learner.awake(self._life, say))
 
     def came(self, attempt: int, known: Kept, cut: object) -> None:
@@ -137,7 +137,7 @@ class Search:
             else:
                 self.hears(giver, lambda: self.failed(attempt))
 
-        engine.after(self._learner.latency_s + giver.latency_s, arrive)
+        engine.after(self._learner.road.latency_s + giver.road.latency_s, arrive)
         engine.after(STALL_S, lambda: self._learner.awake(self._life, lambda: self.failed(attempt)))
 
     def _end(self, source: Source, known: Kept | None, cut: object) -> None:

@@ -1,7 +1,6 @@
 """A learner's shell in virtual time: its training loop is a chain of planned boundaries, over one life after the other.
 
-A message that was sent when the link had lived *n* times arrives only if it still lives that life. What a hung learner
-would have heard waits for it.
+What a hung learner would have heard waits for it.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
 from gruppetto.sim.giving import Giver, Kept, Search
 from gruppetto.sim.mishaps import Mishap, MishapKind
+from gruppetto.sim.road import Road
 
 if TYPE_CHECKING:
     from gruppetto.sim.world import LearnerHands, LearnerSpec, World
@@ -69,16 +69,11 @@ class SimulatedLearner:
         """Inner steps over all lives."""
         self._rng = rng
         self._training = self._noticed = False
-        self._link = 0
-        """Rises when the link breaks."""
-        self._cuts = 0
-        self._last_up_s = self._last_down_s = 0.0
-        """When the newest message arrives, each way: none overtakes another."""
+        self.road = Road(world.engine, latency_s=spec.link.latency_s)
         self._arrived: dict[Fragment, object] = {}
         self._keep_at = spec.keeps_every
         self._shares: list[float] = []
         self._factors: list[float] = []
-        self._delays_s: list[float] = []
         self._stopped_until, self._stood_s = 0.0, 0.0
         self._held: list[tuple[int, Callable[[], None]]] = []
         world.engine.at(spec.joins_at, self._begin)
@@ -176,18 +171,14 @@ class SimulatedLearner:
 
     # ── the link ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def latency_s(self) -> float:
-        return self.spec.link.latency_s + sum(self._delays_s)
-
     def dial(self) -> None:
         """Say hello, if there is anybody to hear it."""
-        if self.alive and not self._cuts and self.world.is_up:
+        if self.alive and not self.road.cuts and self.world.is_up:
             self.awake(self.lives, lambda: self._to_syncer(self.core.hello()))
 
     def cut(self, lasts_s: float) -> None:
         """The link is down; both sides know."""
-        self._cuts += 1
+        self.road.cuts += 1
         if self.alive:
             self._break_link()
             self.awake(self.lives, lambda: self._feed(LinkDown()))
@@ -195,16 +186,16 @@ class SimulatedLearner:
             self.world.engine.after(lasts_s, self._mend)
 
     def _mend(self) -> None:
-        self._cuts -= 1
+        self.road.cuts -= 1
         self.dial()
 
     def _break_link(self) -> None:
-        self._link += 1
+        self.road.breaks()
         self.world.tell_syncer(LinkLost(learner=self.core.learner, incarnation=self.core.incarnation))
 
     def syncer_died(self) -> None:
         """Nothing that is on its way arrives any more. Training goes on."""
-        self._link += 1
+        self.road.breaks()
         self.contributions.clear()
         self.awake(self.lives, lambda: self._feed(LinkDown()))
 
@@ -213,21 +204,12 @@ class SimulatedLearner:
         self._down(lambda: self._feed(message))
 
     def _down(self, hear: Callable[[], None]) -> None:
-        link, life = self._link, self.lives
-        self._last_down_s = max(self._last_down_s, self.world.engine.now + self.latency_s)
-
-        def arrive() -> None:
-            if link == self._link:
-                self.awake(life, lambda: hear() if link == self._link else None)
-
-        self.world.engine.at(self._last_down_s, arrive)
+        link, life = self.road.life, self.lives
+        self.road.down(lambda: self.awake(life, lambda: hear() if link == self.road.life else None))
 
     def _up(self, arrive: Callable[[], None]) -> None:
-        if self._cuts or not self.world.is_up:
-            return
-        link = self._link
-        self._last_up_s = max(self._last_up_s, self.world.engine.now + self.latency_s)
-        self.world.engine.at(self._last_up_s, lambda: arrive() if link == self._link else None)
+        if self.world.is_up and not self.road.cuts:
+            self.road.up(arrive)
 
     def _to_syncer(self, event: SyncerEvent) -> None:
         self._up(lambda: self.world.tell_syncer(event))
@@ -255,7 +237,7 @@ class SimulatedLearner:
             case MishapKind.SLOW:
                 self._for_a_while(self._shares, mishap.share, mishap.lasts_s)
             case MishapKind.LATENCY:
-                self._for_a_while(self._delays_s, mishap.delay_s, mishap.lasts_s)
+                self._for_a_while(self.road.delays_s, mishap.delay_s, mishap.lasts_s)
             case MishapKind.NAN:
                 self._for_a_while(self._factors, math.nan, mishap.lasts_s)
             case MishapKind.SCALE:

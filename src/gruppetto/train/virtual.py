@@ -113,7 +113,8 @@ def train_virtually(
 
     ``on_round`` is called with the number of every published round, for whoever shows progress. ``checkpoints``: after
     which rounds the whole run is written, and into which directories; ``resume``: go on from such a directory, to the
-    same end, bit for bit, and with the whole trace. ``workers``: processes that train; the bits do not depend on them.
+    same end, bit for bit, and with the whole trace. ``workers``: processes that train, each with ``setting.threads`` of
+    torch; the bits do not depend on them, if this process has as many.
     Raises :class:`SettingError` for settings that contradict each
     other, :class:`StateError` for a checkpoint that does not fit, :class:`RunFailed` if rounds stop closing.
     """

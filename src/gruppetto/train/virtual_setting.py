@@ -127,7 +127,7 @@ def memory_bytes(numel: int, protocol: ProtocolSetting, *, learners: int, keeps:
     syncer Θ, momentum and merge (3), with as much again on its way as one round moves.
 
     >>> memory_bytes(1_000_000, ProtocolSetting(num_learners=4), learners=4) // 1_000_000
-    95
+    94
     """
     per_round = math.ceil(protocol.num_fragments / protocol.sync_period) / protocol.num_fragments
     copies = 5 + protocol.snapshot_window * per_round + (protocol.apply is ApplyMode.CARRY) + 3 * keeps

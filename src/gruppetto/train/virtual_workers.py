@@ -11,6 +11,7 @@ threads 0.89 times (most of such a step is Python's).
 from __future__ import annotations
 
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -207,6 +208,7 @@ class _Desk:
 
 
 def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who interrupts the run ends it, and that ends us
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def read() -> None:
