@@ -102,7 +102,7 @@ def report(done: dict[str, Any], jobs: list[Job]) -> str:
 
     def text(values: list[float], form: str = ".1%") -> str:
         mean, half = spread(values)
-        return format(mean, form) + (f" ± {half:{form}}" if half is not None else "")
+        return format(mean, form) + (f" ± {half:{form.lstrip('+')}}" if half is not None else "")
 
     lines = [
         "| run | deaths | loss beside the calm run | goodput | takes, beside calm | seeds |",
