@@ -67,7 +67,7 @@ _MISHAPS = st.builds(
 ) | st.builds(Mishap, at_s=st.floats(0.0, 40.0), kind=st.just("kill"), who=st.just(SYNCER), lasts_s=st.floats(0.0, 5.0))
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(st.lists(_MISHAPS, max_size=10), st.integers(0, 3))
 def test_whatever_goes_wrong_every_invariant_holds_and_it_ends_the_same_way(mishaps: list[Mishap], seed: int) -> None:
     """Under observation of every step of every life of the syncer; and when all is over, who is left goes on."""

@@ -106,7 +106,7 @@ def test_who_comes_back_takes_the_best_state_there_is(
 def test_what_nobody_waits_for_does_not_come(setting: TrainSetting, data: Data) -> None:
     gone = VirtualSetting(mishaps=(Mishap(at_s=5.0, kind=MishapKind.KILL, who=SYNCER),))
     with pytest.raises(RunFailed, match="stopped at round"):
-        train_virtually(setting, data, protocol(), gone)
+        train_virtually(setting, data, protocol(num_learners=1, start_timeout_s=1.0), gone)
 
 
 def test_worlds_that_cannot_be_are_refused(setting: TrainSetting, data: Data) -> None:
