@@ -104,6 +104,7 @@ def ride_virtually(
     import torch
 
     from gruppetto.train.data import open_data
+    from gruppetto.train.model import build, num_parameters
     from gruppetto.train.virtual import train_virtually
 
     config, table = asked.run, asked.table
@@ -111,16 +112,16 @@ def ride_virtually(
     data = open_data(config.train, cache)
     (directory / "run.toml").write_text(to_toml(config), encoding="utf-8")
     (directory / "plan.toml").write_text(to_plan_toml(asked.plan), encoding="utf-8")
+    numel = num_parameters(build(config.train.model, data.tokenizer.vocab_size))
+    learners = config.protocol.num_learners + len(asked.virtual.guests)
+    keeps = config.train.checkpoint_every_rounds > 0
+    taken = memory_bytes(numel, config.protocol, learners=learners, keeps=keeps)
+    print(f"{learners} learners of {numel:,} parameters: about {taken / 2**20:,.0f} MiB of tensors", file=sys.stderr)
     with TraceWriter(directory / TRACE, {"virtual": True}) as trace:
         progress = _Progress("decoupled", config.rounds)
         result = train_virtually(
             config.train, data, config.protocol, asked.virtual, trace=trace, on_round=progress, workers=workers
         )
-    numel = sum(parameter.numel() for parameter in result.model.parameters())
-    learners = config.protocol.num_learners + len(asked.virtual.guests)
-    keeps = config.train.checkpoint_every_rounds > 0
-    taken = memory_bytes(numel, config.protocol, learners=learners, keeps=keeps)
-    print(f"tensors of {learners} learners: at most {taken / 2**20:,.0f} MiB", file=sys.stderr)
     curves = {"decoupled": result.curve}
     for system in table.rivals:
         curves[system] = _rival(system, asked, directory / RIVALS / system, cache)
