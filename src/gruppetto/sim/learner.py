@@ -355,13 +355,13 @@ class SimulatedLearner:
         if self.hands is None or self.world.hands is None:
             self._to_syncer(answer)
             return
-        contribution = self.hands.contribution(answer, math.prod(self._factors))
-        hands = self.world.hands
-        answer = replace(answer, finite=hands.is_finite(contribution), norms=hands.norms(contribution))
+        contribution, hands = self.hands.contribution(answer, math.prod(self._factors)), self.world.hands
 
         def arrive() -> None:
+            # Looked at where it arrives: until then it may still be in the making.
             self.contributions[answer.round, answer.fragment] = contribution
-            self.world.tell_syncer(answer)
+            finite, norms = hands.is_finite(contribution), hands.norms(contribution)
+            self.world.tell_syncer(replace(answer, finite=finite, norms=norms))
 
         self._up(arrive)
 

@@ -5,7 +5,7 @@ They are the parts of the real service and the real library, without threads, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from gruppetto.train.inner import learning_rate
 from gruppetto.train.setting import TrainSetting
 from gruppetto.train.virtual_learner import Octets
 
-__all__ = ["Tensors", "VirtualLearner", "VirtualSyncer"]
+__all__ = ["Offered", "Tensors", "VirtualLearner", "VirtualSyncer", "offered"]
 
 _Value = tuple[Version, NDArray[np.float32], tuple[NDArray[np.float32], ...]]
 """Version, Θ and outer state of one fragment."""
@@ -65,20 +65,21 @@ class VirtualSyncer:
             self._parameters.seed(Fragment(p), self._body(Fragment(p), theta.view(np.uint8), CODECS["fp32"]))
 
     def is_finite(self, contribution: object) -> bool:
-        assert isinstance(contribution, Body)
-        return contribution.inspection.finite
+        assert isinstance(contribution, Offered)
+        return contribution.body.inspection.finite
 
     def norms(self, contribution: object) -> tuple[float, ...]:
-        assert isinstance(contribution, Body)
-        return tuple(contribution.inspection.norm.tolist())
+        assert isinstance(contribution, Offered)
+        return tuple(contribution.body.inspection.norm.tolist())
 
     def value_norms(self) -> tuple[tuple[float, ...], ...]:
         return self._parameters.value_norms()
 
     def fold(self, fold: Fold, contribution: object) -> float | None:
-        assert isinstance(contribution, Body)
-        self._open.setdefault(fold.fragment, []).append((fold, contribution))
-        return self._parameters.fold(fold.fragment, contribution, self.uplink, fold.weight, fold.caps)
+        assert isinstance(contribution, Offered)
+        body = contribution.body
+        self._open.setdefault(fold.fragment, []).append((fold, body))
+        return self._parameters.fold(fold.fragment, body, self.uplink, fold.weight, fold.caps)
 
     def outer_step(self, action: TakeOuterStep) -> OuterStepped:
         report = self._parameters.outer_step(action.fragments, action.round)
@@ -146,7 +147,8 @@ class VirtualSyncer:
                 self._durable[Fragment(p)] = (Version(version), theta.copy(), kept)
         for plain, name in waiting:
             fold = msgspec.convert(plain, Fold)
-            self.fold(fold, self.contribution(fold.fragment, tensors[name].numpy()))
+            body = self.contribution(fold.fragment, tensors[name].numpy())
+            self.fold(fold, offered(body))
 
     def _version(self, fragment: Fragment) -> Version:
         value = self._parameters.current(fragment)
@@ -159,6 +161,25 @@ class VirtualSyncer:
         return Body(payload.data, seen, lambda: None)
 
 
+class Offered:
+    """A contribution that may still be in the making; looked at once, where it arrives."""
+
+    def __init__(self, make: Callable[[], Body]) -> None:
+        self._make = make
+        self._body: Body | None = None
+
+    @property
+    def body(self) -> Body:
+        if self._body is None:
+            self._body = self._make()
+        return self._body
+
+
+def offered(body: Body) -> Offered:
+    """One that is there already."""
+    return Offered(lambda: body)
+
+
 class Tensors(Protocol):
     """What trains: here (:class:`LearnerTensors`), or in a worker (:class:`~gruppetto.train.virtual_workers`)."""
 
@@ -167,7 +188,7 @@ class Tensors(Protocol):
     def train(self, rate: float) -> None: ...
     def seed(self) -> list[Octets]: ...
     def snapshot(self, fragments: Sequence[int]) -> None: ...
-    def contribution(self, answer: Answer, factor: float) -> Octets: ...
+    def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]: ...
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None: ...
     def cut(self) -> Octets: ...
     def keep(self) -> None: ...
@@ -214,7 +235,7 @@ class VirtualLearner:
 
     def contribution(self, answer: Answer, factor: float) -> object:
         payload = self._tensors.contribution(answer, self._factor * factor)
-        return self._syncer.contribution(answer.fragment, payload)
+        return Offered(lambda: self._syncer.contribution(answer.fragment, payload()))
 
     def apply(self, action: Apply, value: object) -> None:
         assert value is None or isinstance(value, np.ndarray)

@@ -6,7 +6,7 @@ here knows of time, data or the other learners.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -112,15 +112,15 @@ class LearnerTensors:
     def snapshot(self, fragments: Sequence[int]) -> None:
         self._holdings.take_snapshots(tuple(map(Fragment, fragments)))
 
-    def contribution(self, answer: Answer, factor: float) -> Octets:
-        """The encoded difference of base and snapshot, ``factor`` times as large."""
+    def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]:
+        """The encoded difference of base and snapshot, ``factor`` times as large; for whoever calls for it later."""
         offer = self._holdings.offer(answer)
         if factor == 1:
             payload = encode_difference(offer.base.values, offer.theta.values, self._uplink)
         else:
             payload = self._uplink.encode(np.float32(factor) * (offer.base.values - offer.theta.values))
         offer.release()
-        return payload
+        return lambda: payload
 
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None:
         """``value``: what has arrived, in the downlink's encoding, or a base as float32; None: the base held before."""

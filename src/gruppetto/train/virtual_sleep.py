@@ -32,9 +32,8 @@ from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import OuterStepped
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
-from gruppetto.runtime.intake import Body
 from gruppetto.sim import World
-from gruppetto.train.virtual_hands import VirtualLearner, VirtualSyncer
+from gruppetto.train.virtual_hands import Offered, VirtualLearner, VirtualSyncer, offered
 
 __all__ = ["DrowsyLearner", "DrowsySyncer", "Script", "fall_asleep", "read_round", "rehearse", "wake_up"]
 
@@ -195,10 +194,10 @@ def fall_asleep(
     tensors: dict[str, Tensor] = {}
     boxes: dict[str, list[Any]] = {}
     for number, box in sorted(script.boxes.items()):
-        octets = np.frombuffer(box.value.payload, np.uint8) if isinstance(box.value, Body) else box.value
+        octets = np.frombuffer(box.value.body.payload, np.uint8) if isinstance(box.value, Offered) else box.value
         assert isinstance(octets, np.ndarray)
         tensors[f"box.{number}"] = torch.from_numpy(octets.copy())
-        boxes[str(number)] = [box.fragment, isinstance(box.value, Body)]
+        boxes[str(number)] = [box.fragment, isinstance(box.value, Offered)]
     rest = {
         "settings": _plain(settings),
         "round": world.syncer.round,
@@ -253,7 +252,7 @@ def wake_up(
         box.value = payload
         if is_contribution:
             assert box.fragment is not None
-            box.value = syncer.contribution(box.fragment, payload)
+            box.value = offered(syncer.contribution(box.fragment, payload))
     script.asleep = False
 
 

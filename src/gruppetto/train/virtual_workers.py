@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any
@@ -69,58 +70,98 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         command = [sys.executable, "-m", "gruppetto.train.virtual_workers"]
-        self._processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)
-        ]
+        self._processes = [_Process(command) for _ in range(count)]
         self._learners = 0
 
     def make(self, recipe: Recipe) -> RemoteTensors:
         """The tensors of one more learner, in the next worker of the row."""
         number, self._learners = self._learners, self._learners + 1
-        remote = RemoteTensors(self._processes[number % len(self._processes)], number, recipe.setting.context)
+        remote = RemoteTensors(self._processes[number % len(self._processes)], number)
         remote.tell("make", recipe)
         return remote
 
     def close(self) -> None:
         for process in self._processes:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):
-                        pipe.close()
+            process.hang_up()
         for process in self._processes:
+            process.end()
+
+
+class _Process:
+    """A worker, seen from outside. Answers come in the order of the questions, and are kept until they are wanted."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._unread: deque[Answered] = deque()
+
+    def tell(self, call: object) -> None:
+        assert self._popen.stdin is not None
+        try:
+            _send(self._popen.stdin, call)
+        except OSError as gone:
+            raise self._died() from gone
+
+    def ask(self, call: object) -> Answered:
+        """The answer, as soon as it is there; nobody has to wait for it."""
+        self.tell(call)
+        answer = Answered(self)
+        self._unread.append(answer)
+        return answer
+
+    def read_until(self, wanted: Answered) -> None:
+        assert self._popen.stdout is not None
+        while not wanted.here:
             try:
-                process.wait(STOP_GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self._unread.popleft().take(_receive(self._popen.stdout))
+            except EOFError as gone:
+                raise self._died() from gone
+
+    def hang_up(self) -> None:
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def end(self) -> None:
+        try:
+            self._popen.wait(STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+    def _died(self) -> RunFailed:
+        code = self._popen.wait()
+        return RunFailed(f"a worker of virtual training ended ({code}); what it said stands above")
+
+
+class Answered:
+    """An answer that may still be on its way."""
+
+    def __init__(self, process: _Process) -> None:
+        self._process, self._value, self.here = process, None, False
+
+    def take(self, value: Any) -> None:
+        self._value, self.here = value, True
+
+    def get(self) -> Any:
+        """Wait for it."""
+        self._process.read_until(self)
+        return self._value
 
 
 class RemoteTensors:
     """:class:`~gruppetto.train.virtual_learner.LearnerTensors` that live in a worker."""
 
-    def __init__(self, process: subprocess.Popen[bytes], number: int, context: int) -> None:
-        self._process, self._number, self._context = process, number, context
+    def __init__(self, process: _Process, number: int) -> None:
+        self._process, self._number = process, number
 
     def tell(self, what: str, *arguments: object) -> None:
         """No answer is wanted."""
-        assert self._process.stdin is not None
-        try:
-            _send(self._process.stdin, (self._number, what, arguments))
-        except OSError as gone:
-            raise self._died() from gone
+        self._process.tell((self._number, what, arguments))
 
     def ask(self, what: str, *arguments: object) -> Any:
         """Wait for the answer."""
-        self.tell(what, *arguments)
-        assert self._process.stdout is not None
-        try:
-            return _receive(self._process.stdout)
-        except EOFError as gone:
-            raise self._died() from gone
-
-    def _died(self) -> RunFailed:
-        code = self._process.wait()
-        return RunFailed(f"a worker of virtual training ended ({code}); what it said stands above")
+        return self._process.ask((self._number, what, arguments)).get()
 
     def begin(self) -> None:
         self.tell("begin")
@@ -138,9 +179,8 @@ class RemoteTensors:
     def snapshot(self, fragments: Sequence[int]) -> None:
         self.tell("snapshot", tuple(fragments))
 
-    def contribution(self, answer: Answer, factor: float) -> Octets:
-        payload: Octets = self.ask("contribution", answer, factor)
-        return payload
+    def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]:
+        return self._process.ask((self._number, "contribution", (answer, factor))).get
 
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None:
         self.tell("apply", action, value)
@@ -203,6 +243,8 @@ class _Desk:
         if what == "start":
             given = [given[0].reshape(-1, self._contexts[number])]
         result = getattr(self._learners[number], what)(*given)
+        if what == "contribution":
+            result = result()
         if what in ANSWERED:
             self._answer(result)
 
