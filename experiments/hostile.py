@@ -96,9 +96,12 @@ def main() -> None:
     ask.add_argument("--seeds", type=int, default=3)
     ask.add_argument("--rounds", type=int, default=240)
     ask.add_argument("--sync-period", type=int, default=8)
+    ask.add_argument("--quick", action="store_true", help="one short seed, to see that it works")
     ask.add_argument("--cache", default=".cache/experiments")
     ask.add_argument("--out", type=Path, default=Path("experiments/results/hostile.json"))
     args = ask.parse_args()
+    if args.quick:
+        args.seeds, args.rounds = 1, 24
     import torch
 
     from gruppetto.train.data import open_data

@@ -7,12 +7,10 @@
 of the first round that the new process is part of, as the trace says; how much of that is the start of a Python process
 with torch in it, the process says itself; the rest is Gruppetto's.
 
-``loss`` trains four learners of 30,000 parameters in virtual time. Every so many rounds one of them dies and is back at
-once: its work since its bases is gone, and its optimizer is that of a peer (``peer``), or fresh with (``rewarm``) or
-without (``fresh``) a ramp of 20 steps. The figure is the held-out loss at the end, minus that of the same seed without
-any death.
-without (``fresh``) a ramp of 20 steps. The figure is the held-out loss at the end, minus that of the same seed without
-any death.
+``loss`` trains four learners of 30,000 parameters in virtual time. Every so many rounds one of them dies and is back
+half a step later: its work since its bases is gone, and its optimizer is that of a peer (``peer``), or fresh with
+(``rewarm``) or without (``fresh``) a ramp of 20 steps. The figure is the held-out loss at the end, minus that of the
+same seed without any death.
 
 Results are written after every run; a second start does only what is missing.
 """
@@ -29,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,69 +167,31 @@ def seconds(args: argparse.Namespace) -> None:
 
 
 def train(mode: str, seed: int, rounds: int, every: int, cache: Path) -> float:
-    """The held-out loss at the end of a run in which learners die."""
+    """The held-out loss at the end of a run in which one learner after the other dies, and is soon back."""
     import torch
 
     torch.set_num_threads(1)
-    from gruppetto.attach.inner_state import gather, put_optimizer
-    from gruppetto.attach.rewarm import Rewarm
     from gruppetto.protocol import ProtocolSetting
-    from gruppetto.train import virtual
+    from gruppetto.sim.mishaps import Mishap, MishapKind
     from gruppetto.train.data import open_data
     from gruppetto.train.setting import ModelSetting, TrainSetting
+    from gruppetto.train.virtual import VirtualSetting, train_virtually
 
-    fleet: list[Any] = []
-    worlds: list[Any] = []
-
-    class Watched(virtual.World):
-        def __init__(self, *args: Any, **rest: Any) -> None:
-            worlds.append(self)
-            super().__init__(*args, **rest)
-
-    class Mortal(virtual._Learner):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            self.deaths, self.rewarm = 0, None
-            self.number = len(fleet)
-            fleet.append(self)
-
-        def train(self, round: int, slot: int, cursor: int) -> tuple[int, int]:
-            mine = [n for n in range(1, round // every + 1) if n % len(fleet) == self.number]
-            if mode != "none" and len(mine) > self.deaths:
-                self.deaths = len(mine)
-                self.die()
-            if self.rewarm is None:
-                return super().train(round, slot, cursor)
-            kept = self._setting
-            rate = self._setting.inner.learning_rate * self.rewarm.factor
-            self._setting = replace(kept, inner=replace(kept.inner, learning_rate=rate))
-            done = super().train(round, slot, cursor)
-            self._setting = kept
-            self.rewarm.after_step()
-            return done
-
-        def die(self) -> None:
-            """Gone is what it did since its bases, and from the books too: a new life has a new account."""
-            (me,) = [learner for learner in worlds[0].learners.values() if learner.hands is self]
-            self._holdings.put_bases()
-            for fragment in me.core.fragments:
-                fragment.steps = fragment.tokens = 0
-            if mode == "peer":
-                peer = fleet[(self.number + 1) % len(fleet)]
-                put_optimizer(self._model, self._optimizer, gather(peer._model, peer._optimizer))
-            else:
-                self._optimizer.state.clear()
-                self.rewarm = Rewarm(None, steps=REWARM_STEPS) if mode == "rewarm" else None
-
-    before = virtual.World, virtual._Learner
-    virtual.World, virtual._Learner = Watched, Mortal  # type: ignore[misc]
-    try:
-        model = ModelSetting(dim=32, layers=2, heads=2, ffn_dim=96, context=64)
-        setting = TrainSetting(model=model, batch_size=4, eval_every_rounds=rounds, eval_windows=256).seeded(seed)
-        protocol = ProtocolSetting(num_learners=4, rounds=rounds)
-        return virtual.train_virtually(setting, open_data(setting, cache), protocol).loss
-    finally:
-        virtual.World, virtual._Learner = before  # type: ignore[misc]
+    model = ModelSetting(dim=32, layers=2, heads=2, ffn_dim=96, context=64)
+    setting = TrainSetting(
+        model=model, batch_size=4, eval_every_rounds=rounds, eval_windows=256, checkpoint_every_rounds=0
+    ).seeded(seed)
+    deaths = range(1, rounds // every + 1) if mode != "none" else ()
+    virtual = VirtualSetting(
+        mishaps=tuple(
+            Mishap(at_s=float(n * every), kind=MishapKind.KILL, who=f"learner-{n % 4}", lasts_s=0.5) for n in deaths
+        ),
+        donates=mode == "peer",
+        rewarm_steps=REWARM_STEPS if mode == "rewarm" else 0,
+    )
+    return train_virtually(
+        setting, open_data(setting, cache), ProtocolSetting(num_learners=4, rounds=rounds), virtual
+    ).loss
 
 
 def loss(args: argparse.Namespace) -> None:

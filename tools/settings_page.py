@@ -15,9 +15,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from gruppetto.config import run
+from gruppetto.config import run, virtual
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train import setting as train
+from gruppetto.train.virtual_setting import Guest
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 INTRO = """\
@@ -46,6 +47,8 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ("data", train.DataSetting, "The text. `slots` follows `run.num_slots`."),
     ("inner", train.InnerSetting, "The learners' own optimizer."),
     ("learner", run.LearnerEntry, "A list, one `[[learner]]` a learner of a local run."),
+    ("virtual", virtual.VirtualTable, "The world of `gruppetto train --virtual`; nothing else reads it."),
+    ("guest", Guest, "A list, one `[[guest]]` a learner that joins such a world for a while."),
 )
 COMPOSED = {"model", "data", "inner"}
 """Fields that are tables of their own."""

@@ -120,7 +120,7 @@ def test_something_is_on_its_way_when_a_virtual_run_is_saved(setting: TrainSetti
     on_their_way = [is_contribution for _, is_contribution in rest["boxes"].values()]
     assert on_their_way
     for learner in rest["learners"].values():
-        _, _, (_, vectors) = learner["state"]["pairs"]
+        vectors = dict(learner["state"]["pairs"])["vectors"]
         assert {name.split(".")[0] for name, _ in vectors["pairs"]} >= {"base", "snapshot"}
 
 

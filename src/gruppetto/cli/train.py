@@ -15,6 +15,9 @@ from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flag
 from gruppetto.config import RunConfig, load_run
 from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, UserError
+from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config.kinds import Typed, as_kind
+from gruppetto.errors import DataError, GruppettoError, RunFailed, SettingError, UserError
 from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.launch.strike import Strike
 from gruppetto.report.rundir import Report, write_report
@@ -23,6 +26,7 @@ from gruppetto.runtime.clock import MonotonicClock
 __all__ = ["Flags", "check_data", "main", "needed_by", "ride_and_report", "run_rival"]
 
 PROGRESS_EVERY_S = 5.0
+MAX_WORKERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +59,10 @@ class Flags:
     """Where tokenized text is kept between runs."""
     json: bool = False
     """The report as one JSON object on standard output."""
+    virtual: bool = False
+    """In virtual time on this machine, the same every time. RUN.toml may be a chaos plan, with [virtual], [[guest]]."""
+    workers: Annotated[str, tyro.conf.arg(metavar="N")] = "1"
+    """Processes that train a virtual run; what comes out does not depend on them."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,6 +79,8 @@ def main(arguments: Sequence[str]) -> int:
         },
     )
     file = at_most_one(flags.run, "RUN.toml", "train")
+    if flags.virtual:
+        return _ride_virtually(flags, Path(file) if file else None, overrides)
     config = load_run(Path(file) if file else None, preset=flags.preset, overrides=overrides)
     compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
     for other in compare:
@@ -89,6 +99,26 @@ def main(arguments: Sequence[str]) -> int:
             "never merged; use more rounds or a smaller run.sync_period",
             file=sys.stderr,
         )
+    if flags.json:
+        print_json(report.figures)
+    else:
+        print(f"{report.text}\n{directory}")
+    return 0
+
+
+def _ride_virtually(flags: Flags, file: Path | None, overrides: dict[str, object]) -> int:
+    from gruppetto.cli.virtual import read_virtual_plan, ride_virtually
+
+    workers = as_kind(Typed(flags.workers), int, where="--workers")
+    if not 1 <= workers <= MAX_WORKERS:
+        raise SettingError(f"is {workers}", where="--workers", fix=f"use 1 to {MAX_WORKERS}")
+    asked = read_virtual_plan(file, preset=flags.preset, overrides=overrides)
+    compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
+    keep = [*([file] if file else []), cache, *compare, *needed_by(asked.run)]
+    with run_directory(
+        flags.out, "virtual", overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(asked.run, cache)
+    ) as directory:
+        report = ride_virtually(asked, directory, cache=cache, workers=workers, compare=compare)
     if flags.json:
         print_json(report.figures)
     else:

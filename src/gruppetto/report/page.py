@@ -38,6 +38,7 @@ CAPTIONS = {
     "chaos": "What went wrong, to whom, and who rode meanwhile. Blue: steps. Orange: a process starts. x: a fault.",
     "loss-by-round": "Held-out loss of the global model by round.",
     "loss-by-tokens": "The same by tokens that all learners together trained on.",
+    "loss-by-time": "Held-out loss by virtual time, beside that of rivals under the same faults.",
     "participation": "Who rode when. A gap is a learner that was away; the others rode on.",
     "round-anatomy": "What a round is made of, on average. Learners train meanwhile.",
     "bytes": "What travelled, against data parallel for the same steps (ring all-reduce of float32 gradients).",

@@ -44,6 +44,7 @@ def _about_loss(evaluated: Mapping[str, Any]) -> list[str]:
 
 def _about_rivals(rivals: Sequence[Mapping[str, Any]]) -> list[str]:
     called = {"single": "One learner alone", "data-parallel": "Data parallel", "diloco": "Synchronous DiLoCo"}
+    called["elastic"] = "Elastic data parallel"
     return [
         f"{called.get(rival['mode'], 'Another decoupled run')} reached {rival['loss']:.3f} in {rival['rounds']} rounds "
         f"and {rival['tokens']:,} tokens."

@@ -1,7 +1,9 @@
 """Virtual time: the shipping cores in a world made of a heap.
 
 :mod:`~gruppetto.sim.engine` (the clock), :mod:`~gruppetto.sim.compute` (how long a step takes),
-:mod:`~gruppetto.sim.network` (how long a message takes), :mod:`~gruppetto.sim.world` (learners and a syncer in it).
+:mod:`~gruppetto.sim.network` (how long a message takes), :mod:`~gruppetto.sim.world` and :mod:`~gruppetto.sim.learner`
+(a syncer and learners in it), :mod:`~gruppetto.sim.mishaps` (what befalls them), :mod:`~gruppetto.sim.giving` (how they
+recover).
 
 Clusters that nobody can try: :mod:`~gruppetto.sim.failures` (what breaks), :mod:`~gruppetto.sim.elastic` (a job that
 goes on without it), :mod:`~gruppetto.sim.fleet` and :mod:`~gruppetto.sim.rider` (decoupled learners as such jobs),

@@ -67,7 +67,16 @@ class ElasticJob:
     ([(0.0, 8), (1.0, 8), (5.5, 4), (6.5, 4)], [(11.5, 4), (14.5, 8), (15.5, 8)])
     """
 
-    def __init__(self, *, first_chip: int, chips: int, faults: Iterable[Fault], costs: ElasticCosts) -> None:
+    def __init__(
+        self,
+        *,
+        first_chip: int,
+        chips: int,
+        faults: Iterable[Fault],
+        costs: ElasticCosts,
+        later: Iterable[tuple[int, float]] = (),
+    ) -> None:
+        """``later``: (slice, from when) of those that are not there from the beginning."""
         self.chips = chips
         """Chips that take part now."""
         self.all_chips = chips
@@ -80,6 +89,15 @@ class ElasticJob:
         self._back: list[tuple[float, int]] = []
         self._free_s = 0.0
         self._done_s = 0.0
+        for index, from_s in later:
+            self.chips -= self._size(index)
+            self._absent[index] = from_s
+            heapq.heappush(self._back, (from_s, index))
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The slices that made the steps of the last stretch."""
+        return tuple(i for i in range(-(-self.all_chips // self._costs.slice_chips)) if i not in self._absent)
 
     def train(self, start_s: float, step_s: float, steps: int = 1) -> Stretch:
         """The next steps, ``steps`` at most, from ``start_s`` on or after the pause that is due by then.

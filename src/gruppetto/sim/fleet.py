@@ -182,7 +182,8 @@ class Fleet:
         state = self._durable
         if self.trace is not None:
             made_of = core_header(self.setting, run_id=RUN_ID, layout_hash=LAYOUT_HASH, epoch=epoch, state=state)
-            self.trace.header({"started_at": self.engine.now, **made_of})
+            # Its records tell the time of the whole world: its clock stood at 0 when that began.
+            self.trace.header({"started_at": 0.0, **made_of})
         return self._make_syncer(self.setting, run_id=RUN_ID, layout_hash=LAYOUT_HASH, epoch=epoch, state=state)
 
     def _crash(self) -> None:

@@ -1,14 +1,17 @@
 """Learners and a syncer in virtual time: the shipping cores, driven by a heap instead of a network.
 
-What needs tensors is left to *hands* (:class:`LearnerHands`, :class:`SyncerHands`). A simulation has none; virtual
-training plugs real ones in and changes nothing else.
+Processes die and come back, links break, and learners join and leave, as the specs and the mishaps say; what a learner
+makes of it stands in :mod:`gruppetto.sim.learner`. What needs tensors is left to *hands* (:class:`LearnerHands`,
+:class:`SyncerHands`). A simulation has none; virtual training plugs real ones in and changes nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from gruppetto.protocol.actions import (
@@ -17,46 +20,38 @@ from gruppetto.protocol.actions import (
     CheckpointClosed,
     Drop,
     Fold,
-    LearnerAction,
     Persist,
     Publish,
-    Pull,
-    Recover,
     RoundClosed,
     SaveState,
-    Seed,
     Send,
     SyncerAction,
     TakeOuterStep,
-    TakeSnapshot,
 )
+from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import (
-    Arrived,
-    Boundary,
     CheckpointRecorded,
     Folded,
-    LearnerEvent,
-    LinkLost,
     OuterStepped,
     Persisted,
     Published,
-    Seeded,
-    StateSaved,
-    StepDone,
-    StepStarted,
     SyncerEvent,
     Tick,
 )
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.messages import Answer, Heartbeat
+from gruppetto.protocol.messages import Announcement, Answer
+from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.state import LearnerState, SyncerState
 from gruppetto.protocol.syncer import SyncerCore
-from gruppetto.protocol.units import FIRST_EPOCH, Epoch, Fragment, LearnerId, Version
+from gruppetto.protocol.units import FIRST_EPOCH, Epoch, Fragment, Version
 from gruppetto.sim.compute import Pace
 from gruppetto.sim.engine import Engine
+from gruppetto.sim.learner import SimulatedLearner
+from gruppetto.sim.mishaps import SYNCER, Mishap
 from gruppetto.sim.network import Link
 from gruppetto.trace.log import TraceWriter
+from gruppetto.trace.schema import core_header
 
 __all__ = ["LearnerHands", "LearnerSpec", "SyncerCosts", "SyncerHands", "World"]
 
@@ -66,13 +61,30 @@ LAYOUT_HASH = "simulated"
 class LearnerHands(Protocol):
     """What a learner does to tensors."""
 
-    def train(self, round: int, slot: int, cursor: int) -> tuple[int, int]:
-        """One inner step on what lies at ``cursor`` of ``slot``; returns the tokens in it, and the next cursor."""
+    def start(self, slot: int, cursor: int) -> None:
+        """An inner step begins, on what lies at ``cursor`` of ``slot``. Until it ends nobody touches the parameters."""
+
+    def train(self, round: int) -> tuple[int, int]:
+        """It ends, at the learning rate of ``round``; the tokens in it, and the next cursor."""
 
     def seed(self) -> object: ...
     def snapshot(self, fragments: Sequence[Fragment]) -> None: ...
-    def contribution(self, answer: Answer) -> object: ...
+    def contribution(self, answer: Answer, factor: float) -> object:
+        """What it offers, ``factor`` times as large."""
+
     def apply(self, action: Apply, value: object) -> None: ...
+    def begin(self) -> None:
+        """A new process: first weights, a fresh optimizer, and on disk what it has kept."""
+
+    def keep(self) -> None:
+        """Save optimizer state and bases for the worst case."""
+
+    def cut(self) -> object:
+        """Optimizer state and bases of this boundary, for somebody else."""
+
+    def adopt(self, source: Source, cut: object, bases: tuple[Fragment, ...]) -> tuple[object, ...]:
+        """Begin from a peer's cut, from what was kept, or from nothing but Θ; the values of these bases, to be
+        applied."""
 
 
 class SyncerHands(Protocol):
@@ -88,6 +100,12 @@ class SyncerHands(Protocol):
         """Fold it in; returns its cosine against the momentum."""
 
     def outer_step(self, action: TakeOuterStep) -> OuterStepped: ...
+    def persist(self, action: Persist) -> None:
+        """The newest values of these fragments are durable now."""
+
+    def restart(self) -> None:
+        """A new process: what is durable is all there is."""
+
     def publish(self, publish: Publish) -> None: ...
     def read(self, fragment: Fragment, version: Version) -> object: ...
 
@@ -102,6 +120,13 @@ class LearnerSpec:
     tokens_per_step: int = 1
     joins_at: float = 0.0
     dies_at: float | None = None
+    """For good, without notice."""
+    leaves_at: float | None = None
+    """On notice: what it has is given before."""
+    donates: bool = True
+    """It gives its state to those who begin in mid-run."""
+    keeps_every: int = 0
+    """Rounds between two states that it saves for itself; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +143,8 @@ class World:
     """A syncer and its learners, from the first Hello on. The same seed gives the same history.
 
     ``make_learner`` and ``make_syncer`` exist for canaries: deliberately wrong cores that a test must catch. ``state``
-    and ``learner_states`` are the parts of a checkpoint that the world goes on from as a whole.
+    and ``learner_states`` are the parts of a checkpoint that the world goes on from as a whole. ``recovers``: who
+    begins in mid-run looks for a state at donors; otherwise weights are all that it takes.
     """
 
     def __init__(
@@ -136,8 +162,11 @@ class World:
         make_syncer: Callable[..., SyncerCore] = SyncerCore,
         state: SyncerState | None = None,
         learner_states: Mapping[str, LearnerState] | None = None,
+        mishaps: Sequence[Mishap] = (),
+        recovers: bool = False,
     ) -> None:
-        self.setting = setting
+        self.setting, self.recovers = setting, recovers
+        self._run_id, self._make_syncer = run_id, make_syncer
         self.engine = Engine()
         self.costs = costs or SyncerCosts()
         self.trace = trace
@@ -151,19 +180,28 @@ class World:
         self.on_part: Callable[[str, Checkpoint | SaveState], None] = lambda who, part: None
         """Called at the moment of the cut with every part of a checkpoint; ``who`` is a learner, or "syncer"."""
         self.on_checkpoint: Callable[[CheckpointClosed], None] = lambda closed: None
+        self.is_up = True
+        self.lives = 1
+        """Of the syncer."""
+        self._durable = state
         self._wakes_at: float | None = None
         self.learners = {
-            spec.name: _SimulatedLearner(
+            spec.name: SimulatedLearner(
                 spec,
                 world=self,
-                core=make_learner(LearnerId(spec.name), session=f"{seed}-{spec.name}", layout_hash=LAYOUT_HASH),
+                make_core=make_learner,
                 hands=learner_hands(spec) if learner_hands else None,
+                session=f"{seed}-{spec.name}",
+                layout_hash=LAYOUT_HASH,
                 rng=random.Random(f"{seed}/{spec.name}"),
             )
             for spec in sorted(specs, key=lambda s: s.name)
         }
         for name, saved in (learner_states or {}).items():
             self.learners[name].core.restore(saved, same_life=True)
+        for mishap in mishaps:
+            befall = self._crash if mishap.who == SYNCER else self.learners[mishap.who].suffer
+            self.engine.at(mishap.at_s, partial(befall, mishap))
 
     def run(self, until: float) -> int:
         """Let it live until virtual time ``until`` (seconds) or the end of the run; returns the number of events."""
@@ -171,7 +209,15 @@ class World:
 
     # ── the syncer's shell ───────────────────────────────────────────────────────────────────────────────────────
 
+    def note(self, who: str, kind: str, **fields: object) -> None:
+        """For the trace, if there is one."""
+        if self.trace is not None:
+            self.trace.note(self.engine.now, who, kind, **fields)
+
     def tell_syncer(self, event: SyncerEvent) -> None:
+        """Feed the syncer, if it is up."""
+        if not self.is_up:
+            return
         now = self.engine.now
         actions = self.syncer.step(now, event)
         if self.trace is not None:
@@ -196,7 +242,7 @@ class World:
                 stepped = OuterStepped(round=action.round) if self.hands is None else self.hands.outer_step(action)
                 self._complete(self.costs.merge_s, stepped)
             case Persist():
-                self._complete(self.costs.persist_s, Persisted(round=action.round))
+                self.engine.after(self.costs.persist_s, partial(self._persisted, self.lives, action))
             case Publish():
                 if self.hands is not None:
                     self.hands.publish(action)
@@ -217,7 +263,19 @@ class World:
                 pass  # for the record only
 
     def _complete(self, cost_s: float, event: SyncerEvent) -> None:
-        self.engine.after(cost_s, lambda: self.tell_syncer(event))
+        self.engine.after(cost_s, partial(self._completed, self.lives, event))
+
+    def _completed(self, life: int, event: SyncerEvent) -> None:
+        if life == self.lives:
+            self.tell_syncer(event)
+
+    def _persisted(self, life: int, action: Persist) -> None:
+        if life != self.lives or not self.is_up:
+            return
+        self._durable = action.state
+        if self.hands is not None:
+            self.hands.persist(action)
+        self.tell_syncer(Persisted(round=action.round))
 
     def _plan_wake(self) -> None:
         """Only one pending wake counts: an earlier one replaces it, a later one is asked for when it fires."""
@@ -232,138 +290,36 @@ class World:
             self._wakes_at = None
             self.tell_syncer(Tick())
 
+    # ── its lives ────────────────────────────────────────────────────────────────────────────────────────────────
 
-class _SimulatedLearner:
-    """A learner's shell: its training loop is a chain of planned boundaries."""
-
-    def __init__(
-        self, spec: LearnerSpec, *, world: World, core: LearnerCore, hands: LearnerHands | None, rng: random.Random
-    ) -> None:
-        self.spec, self.world, self.core, self.hands = spec, world, core, hands
-        self.contributions: dict[tuple[int, Fragment], object] = {}
-        """Sent and not yet folded or dropped, by (round, fragment)."""
-        self._rng = rng
-        self._training = False
-        self._arrived: dict[Fragment, object] = {}
-        self._alive = False
-        world.engine.at(spec.joins_at, self._join)
-        if spec.dies_at is not None:
-            world.engine.at(spec.dies_at, self._die)
-
-    def receive(self, message: LearnerEvent) -> None:
-        """A message from the syncer is on its way."""
-        self.world.engine.after(self.spec.link.latency_s, lambda: self._feed(message))
-
-    def _join(self) -> None:
-        self._alive = True
-        self._to_syncer(self.core.hello())
-        self._beat()
-
-    def _die(self) -> None:
-        if self._alive:
-            self._alive = False
-            self.world.tell_syncer(LinkLost(learner=self.core.learner, incarnation=self.core.incarnation))
-
-    def _beat(self) -> None:
-        if not self._alive:
+    def _crash(self, mishap: Mishap) -> None:
+        if not self.is_up:
             return
-        if self.core.linked:
-            self._to_syncer(Heartbeat(learner=self.core.learner, incarnation=self.core.incarnation))
-        self.world.engine.after(self.world.setting.liveness_s / 4, self._beat)
+        self.note(SYNCER, "died", learner=SYNCER, cause="SIGKILL", wall_s=self.engine.now)
+        self.is_up, self._wakes_at = False, None
+        self.lives += 1
+        for learner in self.learners.values():
+            learner.syncer_died()
+        if mishap.lasts_s < math.inf:
+            self.engine.after(mishap.lasts_s, self._restart)
 
-    def _feed(self, event: LearnerEvent) -> None:
-        if not self._alive:
-            return
-        now = self.world.engine.now
-        actions = self.core.step(now, event)
-        if self.world.trace is not None:
-            self.world.trace.event(now, self.spec.name, event)
-            self.world.trace.actions(now, self.spec.name, actions)
-        for action in actions:
-            self._perform(action)
-        if not self._training:
-            # Before training starts, nothing forbids touching the parameters at once.
-            if self.core.wants_boundary:
-                self._feed(Boundary())
-            elif self.core.ready:
-                self._training = True
-                self._start_step()
-
-    def _start_step(self) -> None:
-        if self._alive and not self.core.finished:
-            self._feed(StepStarted())
-            self.world.engine.after(self.spec.pace.next_step_s(self._rng), self._finish_step)
-
-    def _finish_step(self) -> None:
-        if not self._alive:
-            return
-        tokens, cursor = self.spec.tokens_per_step, self.core.cursor + 1
+    def _restart(self) -> None:
+        seen, state = self.syncer.published_round, self._durable
+        made_of = {"run_id": self._run_id, "layout_hash": LAYOUT_HASH, "epoch": Epoch(self.syncer.epoch + 1)}
+        self.syncer = self._make_syncer(self.setting, **made_of, state=state)
+        self.is_up = True
+        if self.trace is not None:
+            # Its records tell the time of the whole world: its clock stood at 0 when that began.
+            self.trace.header({"started_at": 0.0, **core_header(self.setting, **made_of, state=state)})  # type: ignore[arg-type]
         if self.hands is not None:
-            tokens, cursor = self.hands.train(self.core.newest_round, self.core.slot, self.core.cursor)
-        self._feed(StepDone(tokens=tokens, cursor=cursor))
-        self._start_step()
-
-    def _perform(self, action: LearnerAction) -> None:
-        match action:
-            case Answer():
-                self._contribute(action)
-            case Seed():
-                self._send_seed()
-            case Pull():
-                self._pull(action)
-            case Apply():
-                value = self._arrived.pop(action.fragment, None)
-                if self.hands is not None:
-                    self.hands.apply(action, value)
-            case TakeSnapshot():
-                if self.hands is not None:
-                    self.hands.snapshot(action.fragments)
-            case Recover():
-                raise AssertionError("learners here begin with the run, or from the syncer")
-            case SaveState():
-                self.world.on_part(self.spec.name, action)
-                saved = StateSaved(mark=action.mark, ok=True, text=self.spec.name)
-                self.world.engine.after(0.0, lambda: self._feed(saved))
-            case _:
-                self._to_syncer(action)
-
-    def _to_syncer(self, event: SyncerEvent) -> None:
-        self.world.engine.after(self.spec.link.latency_s, lambda: self.world.tell_syncer(event))
-
-    def _contribute(self, answer: Answer) -> None:
-        if self.hands is not None and self.world.hands is not None:
-            contribution = self.hands.contribution(answer)
-            self.contributions[answer.round, answer.fragment] = contribution
-            hands = self.world.hands
-            answer = replace(answer, finite=hands.is_finite(contribution), norms=hands.norms(contribution))
-        self._to_syncer(answer)
-
-    def _send_seed(self) -> None:
-        weights = self.hands.seed() if self.hands is not None else None
-
-        def arrive() -> None:
-            value_norms: tuple[tuple[float, ...], ...] = ()
-            if self.world.hands is not None:
-                self.world.hands.seed(weights)
-                value_norms = self.world.hands.value_norms()
-            self.world.tell_syncer(
-                Seeded(learner=self.core.learner, incarnation=self.core.incarnation, value_norms=value_norms)
-            )
-
-        self.world.engine.after(self.spec.link.latency_s, arrive)
-
-    def _pull(self, action: Pull) -> None:
-        """A request travels up, the newest value travels down."""
-
-        def serve() -> None:
-            version = self.world.syncer.published[action.fragment]
-            hands = self.world.hands
-            value = hands.read(action.fragment, version) if hands is not None else None
-            self.world.engine.after(self.spec.link.latency_s, lambda: arrive(version, value))
-
-        def arrive(version: Version, value: object) -> None:
-            if self._alive:
-                self._arrived[action.fragment] = value
-                self._feed(Arrived(fragment=action.fragment, version=version))
-
-        self.world.engine.after(self.spec.link.latency_s, serve)
+            self.hands.restart()
+        for learner in self.learners.values():
+            learner.dial()
+        if self.syncer.published_round > seen:
+            # It died between making a round durable and saying so.
+            finished = self.syncer.phase is Phase.FINISHED
+            epoch, round = self.syncer.epoch, self.syncer.published_round
+            news = Announcement(epoch=epoch, round=round, versions=(), finished=finished)
+            self.on_published(Publish(to=(), message=news))
+            if finished:
+                self.engine.stop()

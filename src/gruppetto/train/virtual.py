@@ -8,9 +8,12 @@ quality experiment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import msgspec
 from torch import nn
@@ -20,18 +23,23 @@ from gruppetto.errors import RunFailed, SettingError
 from gruppetto.numerics import CODECS, choose_outer
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.actions import Publish
+from gruppetto.protocol.messages import ApplyMode
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.state import LearnerState, SyncerState
 from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.cut import cut, merge_rules
-from gruppetto.sim import LearnerSpec, Link, Pace, SyncerCosts, World
+from gruppetto.sim import LearnerSpec, SyncerCosts, World
+from gruppetto.sim.mishaps import SYNCER
 from gruppetto.trace.log import TraceWriter
+from gruppetto.trace.schema import core_header
 from gruppetto.train.data import Data
 from gruppetto.train.evaluate import Evaluation
 from gruppetto.train.model import build
 from gruppetto.train.rivals import held_out
 from gruppetto.train.setting import TrainSetting
 from gruppetto.train.virtual_hands import VirtualLearner, VirtualSyncer
+from gruppetto.train.virtual_learner import LearnerTensors, Recipe
+from gruppetto.train.virtual_setting import Guest, VirtualSetting
 from gruppetto.train.virtual_sleep import (
     DrowsyLearner,
     DrowsySyncer,
@@ -41,42 +49,28 @@ from gruppetto.train.virtual_sleep import (
     rehearse,
     wake_up,
 )
+from gruppetto.train.virtual_workers import Workers
 
-__all__ = ["VirtualResult", "VirtualRun", "VirtualSetting", "train_virtually"]
+__all__ = ["Guest", "Point", "VirtualResult", "VirtualRun", "VirtualSetting", "train_virtually"]
 
 NEVER_S = 1e12
 """A bound on virtual time that only a run which has stopped making rounds can meet."""
 
 
+PATIENCE_STEPS = 100
+"""Without a round for so many of the longest steps, and for as long as anybody is away and may come back, a run has
+failed: whom it waits for does not come."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualSetting:
-    """What the syncer does to tensors, and the world it does it in. Times are virtual seconds."""
+class Point:
+    """Where a run stood: ``consumed`` and ``merged`` in tokens of all learners, ``loss`` held-out nats per token."""
 
-    outer: str | OuterSetting = "auto"
-    fragmenter: str = "balanced"
-    merge: tuple[tuple[str, str], ...] = ()
-    uplink: str = "bf16"
-    downlink: str = "fp32"
-    step_s: tuple[float, ...] = (1.0,)
-    """Step time of each learner; the last one serves all further learners."""
-    jitter: float = 0.1
-    latency_s: float = 0.02
-    merge_s: float = 0.05
-    spoilt: tuple[tuple[int, float], ...] = ()
-    """(learner, factor): what its contributions are multiplied by before they are sent; NaN spoils them altogether."""
-
-    def spec(self, m: int) -> LearnerSpec:
-        pace = Pace(step_s=self.step_s[min(m, len(self.step_s) - 1)], jitter=self.jitter)
-        return LearnerSpec(name=name_of(m), pace=pace, link=Link(latency_s=self.latency_s))
-
-    def factor_of(self, name: str) -> float:
-        """What the contributions of this learner are multiplied by."""
-        return {name_of(m): factor for m, factor in self.spoilt}.get(name, 1.0)
-
-
-def name_of(m: int) -> str:
-    """The m-th learner's."""
-    return f"learner-{m}"
+    round: int
+    at_s: float
+    consumed: int
+    merged: int
+    loss: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +82,8 @@ class VirtualResult:
     evaluations: tuple[tuple[int, float, Evaluation], ...]
     outer: OuterSetting
     outer_reason: str
+    curve: tuple[Point, ...] = ()
+    """The same evaluations, with what had been trained on by then."""
 
     @property
     def loss(self) -> float:
@@ -111,21 +107,27 @@ def train_virtually(
     on_round: Callable[[int], None] = lambda round: None,
     checkpoints: Mapping[int, Path] | None = None,
     resume: Path | None = None,
+    workers: int = 1,
 ) -> VirtualResult:
     """Train ``protocol.num_learners`` learners for ``protocol.rounds`` rounds in this process.
 
     ``on_round`` is called with the number of every published round, for whoever shows progress. ``checkpoints``: after
     which rounds the whole run is written, and into which directories; ``resume``: go on from such a directory, to the
-    same end, bit for bit, and with the whole trace. Raises :class:`SettingError` for settings that contradict each
+    same end, bit for bit, and with the whole trace. ``workers``: processes that train, each with ``setting.threads`` of
+    torch; the bits do not depend on them, if this process has as many.
+    Raises :class:`SettingError` for settings that contradict each
     other, :class:`StateError` for a checkpoint that does not fit, :class:`RunFailed` if rounds stop closing.
     """
-    run = VirtualRun(setting, data, protocol, virtual or VirtualSetting(), trace=trace, on_round=on_round)
-    if resume is not None:
-        run.resume(resume)
-    for round, place in sorted((checkpoints or {}).items()):
-        if run.until(round):
-            run.save(place)
-    return run.finish()
+    made = VirtualRun(
+        setting, data, protocol, virtual or VirtualSetting(), trace=trace, on_round=on_round, workers=workers
+    )
+    with made as run:
+        if resume is not None:
+            run.resume(resume)
+        for round, place in sorted((checkpoints or {}).items()):
+            if run.until(round):
+                run.save(place)
+        return run.finish()
 
 
 class VirtualRun:
@@ -142,6 +144,7 @@ class VirtualRun:
         on_round: Callable[[int], None] = lambda round: None,
         state: SyncerState | None = None,
         learner_states: Mapping[str, LearnerState] | None = None,
+        workers: int = 1,
     ) -> None:
         """``state`` and ``learner_states``: see :class:`gruppetto.sim.World`."""
         if protocol.rounds is None:
@@ -159,31 +162,80 @@ class VirtualRun:
         self._outer, self._outer_reason = choose_outer(virtual.outer, protocol.rounds, protocol.sync_period)
         rules = merge_rules(self._flat.layout, virtual.merge)
         uplink = CODECS[virtual.uplink]
-        self.syncer = VirtualSyncer(parts, rules, self._outer, uplink=uplink, downlink=CODECS[virtual.downlink])
+        self.syncer = VirtualSyncer(
+            parts,
+            rules,
+            self._outer,
+            uplink=uplink,
+            downlink=CODECS[virtual.downlink],
+            mortal=any(mishap.who == SYNCER for mishap in virtual.mishaps),
+        )
         self.learners: dict[str, VirtualLearner] = {}
         self._script = Script()
+        recipe = Recipe(
+            setting=setting,
+            vocab_size=data.tokenizer.vocab_size,
+            num_fragments=parts.num_fragments,
+            fragmenter=virtual.fragmenter,
+            merge=virtual.merge,
+            apply=ApplyMode(protocol.apply),
+            uplink=virtual.uplink,
+            downlink=virtual.downlink,
+            rewarm_steps=virtual.rewarm_steps,
+        )
+        specs = virtual.specs(protocol, keeps_every=setting.checkpoint_every_rounds)
+        self._workers = Workers(workers) if workers > 1 else None
 
         def hands(spec: LearnerSpec) -> DrowsyLearner:
+            tensors = LearnerTensors(recipe) if self._workers is None else self._workers.make(recipe)
+            factor = virtual.factor_of(spec.name)
             self.learners[spec.name] = VirtualLearner(
-                setting, data, protocol, parts, uplink, self.syncer, factor=virtual.factor_of(spec.name)
+                setting, data, tensors, self.syncer, rounds=self._rounds, factor=factor
             )
             step = (setting.batch_size * setting.context, setting.batch_size)
             return DrowsyLearner(self.learners[spec.name], self._script, step)
 
         self.world = World(
             protocol,
-            [virtual.spec(m) for m in range(protocol.num_learners)],
+            specs,
             seed=setting.seed,
-            costs=SyncerCosts(merge_s=virtual.merge_s),
+            costs=SyncerCosts(merge_s=virtual.merge_s, persist_s=virtual.persist_s),
             trace=trace,
             syncer_hands=DrowsySyncer(self.syncer, self._script),
             learner_hands=hands,
             state=state,
             learner_states=learner_states,
+            mishaps=virtual.mishaps,
+            recovers=True,
         )
+        core = self.world.syncer
+        if trace is not None:
+            made_of = core_header(
+                core.setting, run_id=core.run_id, layout_hash=core.layout_hash, epoch=core.epoch, state=state
+            )
+            trace.header({"started_at": 0.0, "numel": self._flat.layout.numel, **made_of})
         self.world.on_published = self._published
+        self._last_round = -1
+        slowest_s = max(spec.pace.step_s for spec in specs)
+        longest_s = max((m.lasts_s for m in virtual.mishaps if math.isfinite(m.lasts_s)), default=0.0)
+        self._patience_s = PATIENCE_STEPS * slowest_s + longest_s + protocol.start_timeout_s
+        self._be_patient()
         self._evaluations: list[tuple[int, float, Evaluation]] = []
+        self._curve: list[Point] = []
         self._stop_at: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers, if there are any."""
+        if self._workers is not None:
+            self._workers.close()
 
     def until(self, round: int | None) -> bool:
         """Go on until ``round`` is published; False if the run has come to its end before. None: to the end."""
@@ -198,12 +250,14 @@ class VirtualRun:
             raise RunFailed(
                 f"the virtual run stopped at round {self.world.syncer.round}: {self.world.syncer.waiting_for}"
             )
+        self.world.note("syncer", "ledger", **self.world.syncer.ledger.in_tokens())
         return VirtualResult(
             world=self.world,
             model=self.model,
             evaluations=tuple(self._evaluations),
             outer=self._outer,
             outer_reason=self._outer_reason,
+            curve=tuple(self._curve),
         )
 
     def save(self, place: Path) -> None:
@@ -215,7 +269,6 @@ class VirtualRun:
             script=self._script,
             hands=self.learners,
             syncer=self.syncer,
-            told={"evaluations": self._evaluations},
         )
 
     def resume(self, place: Path) -> None:
@@ -224,17 +277,35 @@ class VirtualRun:
         rehearse(self._script, rest)
         self.until(round)
         wake_up(place, tensors, rest, world=self.world, script=self._script, hands=self.learners, syncer=self.syncer)
-        self._evaluations = msgspec.convert(rest["told"]["evaluations"], list[tuple[int, float, Evaluation]])
+
+    def _be_patient(self) -> None:
+        """Heartbeats go on for ever where no round does."""
+        if self.world.syncer.published_round == self._last_round:
+            self.world.engine.stop()
+            return
+        self._last_round = self.world.syncer.published_round
+        self.world.engine.after(self._patience_s, self._be_patient)
 
     def _published(self, publish: Publish) -> None:
         round = publish.message.round
         if round == self._stop_at:
             self.world.engine.stop()
-        if self._script.asleep:
-            return
-        self._on_round(round)
         if round % self._setting.eval_every_rounds == 0 or publish.message.finished:
-            for p in range(len(self.syncer.parts.fragments)):
-                self._flat.write(p, self.syncer.value(Fragment(p)))
-            found = held_out(self.model, self._data, self._setting)
-            self._evaluations.append((round, self.world.engine.now, found))
+            self._evaluate(round)
+        if not self._script.asleep:
+            self._on_round(round)
+
+    def _evaluate(self, round: int) -> None:
+        said = self._script.say("evaluation", lambda: msgspec.to_builtins(self._judge()))
+        found, now = msgspec.convert(said, Evaluation), self.world.engine.now
+        books = self.world.syncer.ledger.in_tokens()
+        self._evaluations.append((round, now, found))
+        self._curve.append(
+            Point(round=round, at_s=now, consumed=books["consumed"], merged=books["merged"], loss=found.loss)
+        )
+        self.world.note("syncer", "evaluation", round=round, loss=found.loss, perplexity=found.perplexity)
+
+    def _judge(self) -> Evaluation:
+        for p in range(len(self.syncer.parts.fragments)):
+            self._flat.write(p, self.syncer.value(Fragment(p)))
+        return held_out(self.model, self._data, self._setting)

@@ -69,6 +69,6 @@ def resume_from_cut(make_run: Callable[..., VirtualRun], cut: VirtualCut) -> Vir
     states = {name: state for name, state in cut.states.items() if name in lives}
     run = make_run(state=without_the_absent(cut.state, lives, cut.state.epoch), learner_states=states)
     run.syncer.put_together(cut.said[SYNCER], cut.tensors)
-    for name, state in states.items():
-        run.learners[name].put_together(cut.said[name], cut.tensors, cursor=state.cursor)
+    for name in states:
+        run.learners[name].put_together(cut.said[name], cut.tensors)
     return run

@@ -5,43 +5,59 @@ They are the parts of the real service and the real library, without threads, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.part import put_together, take_apart
-from gruppetto.attach.sharding import FlatModel
-from gruppetto.numerics import CODECS, Codec, Fragmentation, encode_difference, inspect
+from gruppetto.numerics import CODECS, Codec, Fragmentation, inspect
 from gruppetto.numerics.outer import OuterSetting
-from gruppetto.protocol.actions import Apply, Fold, Publish, TakeOuterStep
+from gruppetto.protocol.actions import Apply, Fold, Persist, Publish, TakeOuterStep
+from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import OuterStepped
-from gruppetto.protocol.messages import Answer, ApplyMode
-from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.intake import Body
 from gruppetto.runtime.parameters import Parameters
 from gruppetto.train.batches import Batches
 from gruppetto.train.data import Data
-from gruppetto.train.inner import adamw, learning_rate
-from gruppetto.train.model import build
+from gruppetto.train.inner import learning_rate
 from gruppetto.train.setting import TrainSetting
-from gruppetto.train.step import train_step
+from gruppetto.train.virtual_learner import Octets
 
-__all__ = ["VirtualLearner", "VirtualSyncer"]
+__all__ = ["Offered", "Tensors", "VirtualLearner", "VirtualSyncer", "offered"]
+
+_Value = tuple[Version, NDArray[np.float32], tuple[NDArray[np.float32], ...]]
+"""Version, Θ and outer state of one fragment."""
 
 
 class VirtualSyncer:
     """The syncer's hands: the parameters of the real service, without its threads and disk."""
 
     def __init__(
-        self, parts: Fragmentation, rules: dict[str, str], outer: OuterSetting, *, uplink: Codec, downlink: Codec
+        self,
+        parts: Fragmentation,
+        rules: dict[str, str],
+        outer: OuterSetting,
+        *,
+        uplink: Codec,
+        downlink: Codec,
+        mortal: bool = False,
     ) -> None:
+        """``mortal``: it may die, so that a copy of what is durable is kept."""
         self.parts, self.uplink, self.downlink = parts, uplink, downlink
-        self._parameters = Parameters(parts, rules=rules, outer=outer, downlink=downlink)
+        self._make = partial(Parameters, parts, rules=rules, outer=outer, downlink=downlink)
+        self._parameters = self._make()
+        self._durable: dict[Fragment, _Value] = {}
+        self._keeps_durable = mortal
+        self._open: dict[Fragment, list[tuple[Fold, Body]]] = {}
+        """What the running merges are made of."""
 
     def seed(self, weights: object) -> None:
         assert isinstance(weights, list)
@@ -49,23 +65,39 @@ class VirtualSyncer:
             self._parameters.seed(Fragment(p), self._body(Fragment(p), theta.view(np.uint8), CODECS["fp32"]))
 
     def is_finite(self, contribution: object) -> bool:
-        assert isinstance(contribution, Body)
-        return contribution.inspection.finite
+        assert isinstance(contribution, Offered)
+        return contribution.body.inspection.finite
 
     def norms(self, contribution: object) -> tuple[float, ...]:
-        assert isinstance(contribution, Body)
-        return tuple(contribution.inspection.norm.tolist())
+        assert isinstance(contribution, Offered)
+        return tuple(contribution.body.inspection.norm.tolist())
 
     def value_norms(self) -> tuple[tuple[float, ...], ...]:
         return self._parameters.value_norms()
 
     def fold(self, fold: Fold, contribution: object) -> float | None:
-        assert isinstance(contribution, Body)
-        return self._parameters.fold(fold.fragment, contribution, self.uplink, fold.weight, fold.caps)
+        assert isinstance(contribution, Offered)
+        body = contribution.body
+        self._open.setdefault(fold.fragment, []).append((fold, body))
+        return self._parameters.fold(fold.fragment, body, self.uplink, fold.weight, fold.caps)
 
     def outer_step(self, action: TakeOuterStep) -> OuterStepped:
         report = self._parameters.outer_step(action.fragments, action.round)
+        for fragment in action.fragments:
+            self._open.pop(fragment, None)
         return OuterStepped(round=action.round, zero=report.zero, not_finite=report.not_finite)
+
+    def persist(self, action: Persist) -> None:
+        if self._keeps_durable:
+            for p, (theta, outer_state) in self._parameters.pending(action.fragments).items():
+                kept = tuple(part.copy() for part in outer_state)
+                self._durable[p] = (action.state.versions[p], theta.copy(), kept)
+
+    def restart(self) -> None:
+        self._parameters = self._make()
+        self._open.clear()
+        for p, (version, theta, outer_state) in sorted(self._durable.items()):
+            self._parameters.restore(p, version, theta, outer_state)
 
     def publish(self, publish: Publish) -> None:
         self._parameters.publish(publish.message.versions)
@@ -89,21 +121,34 @@ class VirtualSyncer:
         return self._body(fragment, payload, self.uplink)
 
     def take_apart(self, name: str, tensors: dict[str, Tensor]) -> list[Any]:
-        """The published values, between two rounds: tensors under ``name``, and what is said beside them."""
-        said = []
+        """The published values between two rounds, and what waits in merges for later ones: tensors under ``name``, and
+        what is said beside them."""
+        said: list[Any] = []
         for p in map(Fragment, range(self.parts.num_fragments)):
             value = self._parameters.current(p)
             assert value is not None
             arrays = [torch.from_numpy(values) for values in (value.theta, *value.outer_state)]
             said.append([value.version, take_apart(arrays, f"{name}.{p}", tensors)])
             self._parameters.release(value)
-        return said
+        waiting: list[tuple[Any, str]] = []
+        for fold, body in (each for folds in self._open.values() for each in folds):
+            waiting.append((msgspec.to_builtins(fold), f"{name}.waiting.{len(waiting)}"))
+            tensors[waiting[-1][1]] = torch.from_numpy(np.frombuffer(body.payload, np.uint8).copy())
+        return [said, waiting]
 
     def put_together(self, said: Sequence[Any], tensors: Mapping[str, Tensor]) -> None:
         """The inverse of :meth:`take_apart`."""
-        for p, (version, arrays) in enumerate(said):
+        values, waiting = said
+        for p, (version, arrays) in enumerate(values):
             theta, *outer_state = (values.numpy() for values in put_together(arrays, tensors))
             self._parameters.restore(Fragment(p), Version(version), theta, tuple(outer_state))
+            if self._keeps_durable:
+                kept = tuple(part.copy() for part in outer_state)
+                self._durable[Fragment(p)] = (Version(version), theta.copy(), kept)
+        for plain, name in waiting:
+            fold = msgspec.convert(plain, Fold)
+            body = self.contribution(fold.fragment, tensors[name].numpy())
+            self.fold(fold, offered(body))
 
     def _version(self, fragment: Fragment) -> Version:
         value = self._parameters.current(fragment)
@@ -116,87 +161,111 @@ class VirtualSyncer:
         return Body(payload.data, seen, lambda: None)
 
 
+class Offered:
+    """A contribution that may still be in the making; looked at once, where it arrives."""
+
+    def __init__(self, make: Callable[[], Body]) -> None:
+        self._make = make
+        self._body: Body | None = None
+
+    @property
+    def body(self) -> Body:
+        if self._body is None:
+            self._body = self._make()
+        return self._body
+
+
+def offered(body: Body) -> Offered:
+    """One that is there already."""
+    return Offered(lambda: body)
+
+
+class Tensors(Protocol):
+    """What trains: here (:class:`LearnerTensors`), or in a worker (:class:`~gruppetto.train.virtual_workers`)."""
+
+    def begin(self) -> None: ...
+    def start(self, windows: NDArray[np.int64]) -> None: ...
+    def train(self, rate: float) -> None: ...
+    def seed(self) -> list[Octets]: ...
+    def snapshot(self, fragments: Sequence[int]) -> None: ...
+    def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]: ...
+    def apply(self, action: Apply, value: NDArray[Any] | None) -> None: ...
+    def cut(self) -> Octets: ...
+    def keep(self) -> None: ...
+    def adopt(self, source: str, state: Octets | None, bases: Sequence[int]) -> list[NDArray[np.float32]]: ...
+    def take_apart(self, vectors: bool) -> tuple[Any, Octets]: ...
+    def put_together(self, said: Any, tensors: Octets) -> None: ...
+
+
 class VirtualLearner:
-    """A learner's hands: model, optimizer, data, and the vectors of the real library."""
+    """A learner's hands: its data, and its tensors, wherever they are."""
 
     def __init__(
         self,
         setting: TrainSetting,
         data: Data,
-        protocol: ProtocolSetting,
-        parts: Fragmentation,
-        uplink: Codec,
+        tensors: Tensors,
         syncer: VirtualSyncer,
         *,
+        rounds: int,
         factor: float,
     ) -> None:
-        self._setting, self._data, self._factor = setting, data, np.float32(factor)
-        assert protocol.rounds is not None
-        self._rounds = protocol.rounds
-        self._parts, self._uplink, self._syncer = parts, uplink, syncer
-        self._model = build(setting.model, data.tokenizer.vocab_size)
-        self._optimizer = adamw(self._model, setting.inner)
-        self._holdings = Holdings(FlatModel(self._model))
-        self._holdings.cut(parts, ApplyMode(protocol.apply))
+        self._setting, self._data, self._factor = setting, data, factor
+        self._rounds, self._syncer = rounds, syncer
+        self._tensors = tensors
         self._batches: Batches | None = None
 
-    def train(self, round: int, slot: int, cursor: int) -> tuple[int, int]:
-        if self._batches is None:
-            self._batches = Batches.of(self._data, self._setting, slot=slot, cursor=cursor)
-        rate = learning_rate(self._setting.inner, round, self._rounds)
-        batch = next(self._batches)
-        self._holdings.before_write()
-        result = train_step(self._model, self._optimizer, batch, rate=rate, clip_norm=self._setting.inner.clip_norm)
-        return result.tokens, self._batches.cursor
+    def start(self, slot: int, cursor: int) -> None:
+        batches = self._batches
+        if batches is None or (batches.slot.slot, batches.cursor) != (slot, cursor):
+            self._batches = batches = Batches.of(self._data, self._setting, slot=slot, cursor=cursor)
+        windows, _ = next(batches)
+        self._tensors.start(windows.numpy())
+
+    def train(self, round: int) -> tuple[int, int]:
+        self._tensors.train(learning_rate(self._setting.inner, round, self._rounds))
+        assert self._batches is not None
+        return self._setting.tokens_per_step, self._batches.cursor
 
     def seed(self) -> object:
-        weights = []
-        for p in range(self._parts.num_fragments):
-            lease = self._holdings.seed_part(Fragment(p))
-            weights.append(lease.values.copy())
-            lease.release()
-        return weights
+        return self._tensors.seed()
 
     def snapshot(self, fragments: Sequence[Fragment]) -> None:
-        self._holdings.take_snapshots(tuple(fragments))
+        self._tensors.snapshot(fragments)
 
-    def contribution(self, answer: Answer) -> object:
-        offer = self._holdings.offer(answer)
-        if self._factor == 1:
-            payload = encode_difference(offer.base.values, offer.theta.values, self._uplink)
-        else:
-            payload = self._uplink.encode(self._factor * (offer.base.values - offer.theta.values))
-        offer.release()
-        return self._syncer.contribution(answer.fragment, payload)
+    def contribution(self, answer: Answer, factor: float) -> object:
+        payload = self._tensors.contribution(answer, self._factor * factor)
+        return Offered(lambda: self._syncer.contribution(answer.fragment, payload()))
 
     def apply(self, action: Apply, value: object) -> None:
-        if value is None:
-            self._holdings.apply(action)
-            return
-        assert isinstance(value, np.ndarray)
-        lease = self._holdings.lend(action.fragment)
-        self._syncer.downlink.decode(value, len(lease.values), out=lease.values)
-        self._holdings.arrive(action.fragment, action.version, lease)
-        self._holdings.apply(action)
+        assert value is None or isinstance(value, np.ndarray)
+        self._tensors.apply(action, value)
+
+    def begin(self) -> None:
+        self._tensors.begin()
+
+    def keep(self) -> None:
+        self._tensors.keep()
+
+    def cut(self) -> object:
+        return self._tensors.cut()
+
+    def adopt(self, source: Source, cut: object, bases: tuple[Fragment, ...]) -> tuple[object, ...]:
+        assert cut is None or isinstance(cut, np.ndarray)
+        return tuple(self._tensors.adopt(source.value, cut, bases))
 
     def take_apart(self, name: str, tensors: dict[str, Tensor], *, vectors: bool = True) -> dict[str, Any]:
-        """Model, optimizer, and the vectors of the library (or its bases alone): tensors under ``name``, and what is
-        said beside them."""
-        held = self._holdings.vectors()
-        bases = {key: values for key, values in held.items() if key.startswith("base.")}
-        parts = {
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "vectors": held if vectors else bases,
-        }
-        slot = None if self._batches is None else self._batches.slot.slot
-        return {"slot": slot, "state": take_apart(parts, name, tensors)}
+        """All of it (or of the library's vectors its bases alone): one tensor under ``name``, and what is said beside
+        it."""
+        said, octets = self._tensors.take_apart(vectors)
+        tensors[name] = torch.from_numpy(octets.copy())
+        batches = self._batches
+        place = None if batches is None else [batches.slot.slot, batches.cursor]
+        return {"name": name, "place": place, "state": said}
 
-    def put_together(self, said: Mapping[str, Any], tensors: Mapping[str, Tensor], *, cursor: int) -> None:
-        """The inverse of :meth:`take_apart`; the next batch is the one at ``cursor``."""
-        parts = put_together(said["state"], tensors)
-        self._model.load_state_dict(parts["model"])
-        self._optimizer.load_state_dict(parts["optimizer"])
-        self._holdings.put_vectors(parts["vectors"])
-        if said["slot"] is not None:
-            self._batches = Batches.of(self._data, self._setting, slot=said["slot"], cursor=cursor)
+    def put_together(self, said: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`take_apart`."""
+        self._tensors.put_together(said["state"], tensors[str(said["name"])].numpy())
+        if said["place"] is not None:
+            slot, cursor = said["place"]
+            self._batches = Batches.of(self._data, self._setting, slot=slot, cursor=cursor)

@@ -4,8 +4,10 @@ What will happen next in a virtual world is a heap of closures, and closures can
 a resumed run lives through its past once more with its *hands asleep*. The cores decide, clocks and random numbers
 run, messages travel, and no tensor is touched, which takes a moment. At the round of the checkpoint the hands wake up:
 they are given all tensors of that moment, and find what is on its way in the boxes that sleepers have sent each other.
+Deaths and new lives are lived through like everything else.
 
-The few things that hands say to a core (norms, cosines, that something is not finite) are written too, and said again.
+The few things that hands say to a core (norms, cosines, that something is not finite) are written too, and said again,
+and so is what evaluations found.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from torch import Tensor
 
 from gruppetto.attach.part import read_files, write_files
 from gruppetto.errors import StateError
-from gruppetto.protocol.actions import Apply, Fold, Publish, TakeOuterStep
+from gruppetto.protocol.actions import Apply, Fold, Persist, Publish, TakeOuterStep
+from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import OuterStepped
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
-from gruppetto.runtime.intake import Body
 from gruppetto.sim import World
-from gruppetto.train.virtual_hands import VirtualLearner, VirtualSyncer
+from gruppetto.train.virtual_hands import Offered, VirtualLearner, VirtualSyncer, offered
 
 __all__ = ["DrowsyLearner", "DrowsySyncer", "Script", "fall_asleep", "read_round", "rehearse", "wake_up"]
 
@@ -114,6 +116,14 @@ class DrowsySyncer:
                 script.remarkable[number] = stepped
         return script.remarkable.get(number, OuterStepped(round=action.round))
 
+    def persist(self, action: Persist) -> None:
+        if not self._script.asleep:
+            self.hands.persist(action)
+
+    def restart(self) -> None:
+        if not self._script.asleep:
+            self.hands.restart()
+
     def publish(self, publish: Publish) -> None:
         if not self._script.asleep:
             self.hands.publish(publish)
@@ -128,11 +138,17 @@ class DrowsyLearner:
     def __init__(self, hands: VirtualLearner, script: Script, step: tuple[int, int]) -> None:
         self.hands, self._script = hands, script
         self._tokens, self._windows = step
+        self._cursor = 0
 
-    def train(self, round: int, slot: int, cursor: int) -> tuple[int, int]:
+    def start(self, slot: int, cursor: int) -> None:
+        self._cursor = cursor
+        if not self._script.asleep:
+            self.hands.start(slot, cursor)
+
+    def train(self, round: int) -> tuple[int, int]:
         if self._script.asleep:
-            return self._tokens, cursor + self._windows
-        return self.hands.train(round, slot, cursor)
+            return self._tokens, self._cursor + self._windows
+        return self.hands.train(round)
 
     def seed(self) -> object:
         return self._script.box(None, None if self._script.asleep else self.hands.seed())
@@ -141,9 +157,9 @@ class DrowsyLearner:
         if not self._script.asleep:
             self.hands.snapshot(fragments)
 
-    def contribution(self, answer: Answer) -> object:
+    def contribution(self, answer: Answer, factor: float) -> object:
         asleep = self._script.asleep
-        return self._script.box(answer.fragment, None if asleep else self.hands.contribution(answer))
+        return self._script.box(answer.fragment, None if asleep else self.hands.contribution(answer, factor))
 
     def apply(self, action: Apply, value: object) -> None:
         if self._script.asleep:
@@ -151,21 +167,37 @@ class DrowsyLearner:
         assert value is None or isinstance(value, Box)
         self.hands.apply(action, None if value is None else value.value)
 
+    def begin(self) -> None:
+        if not self._script.asleep:
+            self.hands.begin()
+
+    def keep(self) -> None:
+        if not self._script.asleep:
+            self.hands.keep()
+
+    def cut(self) -> object:
+        return self._script.box(None, None if self._script.asleep else self.hands.cut())
+
+    def adopt(self, source: Source, cut: object, bases: tuple[Fragment, ...]) -> tuple[object, ...]:
+        assert cut is None or isinstance(cut, Box)
+        if self._script.asleep:
+            return tuple(self._script.box(p) for p in bases)
+        values = self.hands.adopt(source, None if cut is None else cut.value, bases)
+        return tuple(self._script.box(p, value) for p, value in zip(bases, values, strict=True))
+
 
 def fall_asleep(
     place: Path, *, settings: Mapping[str, Any], world: World, script: Script, hands: Mapping[str, VirtualLearner],
-    syncer: VirtualSyncer, told: Mapping[str, Any],
+    syncer: VirtualSyncer,
 ) -> None:  # fmt: skip
-    """Write everything. Between two events, right after a round was published; ``told`` is whatever else to remember.
-
-    Raises OSError.
-    """
+    """Write everything. Between two events, right after a round was published. Raises OSError."""
     tensors: dict[str, Tensor] = {}
     boxes: dict[str, list[Any]] = {}
     for number, box in sorted(script.boxes.items()):
-        payload = box.value.payload if isinstance(box.value, Body) else box.value
-        tensors[f"box.{number}"] = torch.from_numpy(np.frombuffer(payload, np.uint8).copy())  # type: ignore[call-overload]
-        boxes[str(number)] = [box.fragment, isinstance(box.value, Body)]
+        octets = np.frombuffer(box.value.body.payload, np.uint8) if isinstance(box.value, Offered) else box.value
+        assert isinstance(octets, np.ndarray)
+        tensors[f"box.{number}"] = torch.from_numpy(octets.copy())
+        boxes[str(number)] = [box.fragment, isinstance(box.value, Offered)]
     rest = {
         "settings": _plain(settings),
         "round": world.syncer.round,
@@ -175,7 +207,6 @@ def fall_asleep(
         "boxes": boxes,
         "syncer": syncer.take_apart("syncer", tensors),
         "learners": {name: each.take_apart(name, tensors) for name, each in hands.items()},
-        "told": msgspec.to_builtins(told),
     }
     write_files(place, tensors, rest)
 
@@ -214,12 +245,14 @@ def wake_up(
         )
     syncer.put_together(rest["syncer"], tensors)
     for name, each in hands.items():
-        each.put_together(rest["learners"][name], tensors, cursor=world.learners[name].core.cursor)
+        each.put_together(rest["learners"][name], tensors)
     for number, box in script.boxes.items():
         _, is_contribution = rest["boxes"][str(number)]
         payload = tensors[f"box.{number}"].numpy()
-        assert box.fragment is not None
-        box.value = syncer.contribution(box.fragment, payload) if is_contribution else payload
+        box.value = payload
+        if is_contribution:
+            assert box.fragment is not None
+            box.value = offered(syncer.contribution(box.fragment, payload))
     script.asleep = False
 
 
@@ -229,5 +262,5 @@ def _plain(settings: Mapping[str, Any]) -> Any:
 
 def _digest(world: World) -> str:
     """Of everything that the cores know."""
-    cores = [learner.core.snapshot() for learner in world.learners.values()]
+    cores = [(learner.lives, learner.alive, learner.core.snapshot()) for learner in world.learners.values()]
     return hashlib.sha256(msgspec.json.encode((world.engine.now, world.syncer.snapshot(), cores))).hexdigest()

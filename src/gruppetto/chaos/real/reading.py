@@ -15,6 +15,7 @@ from gruppetto.config import load_run, to_toml
 from gruppetto.config.kinds import check_keys, hints_of, made, shown
 from gruppetto.config.load import TABLES as RUN_TABLES
 from gruppetto.config.load import read_toml
+from gruppetto.config.virtual import VIRTUAL_TABLES
 from gruppetto.errors import SettingError
 
 __all__ = ["read_live_plan", "to_plan_toml"]
@@ -27,6 +28,9 @@ MAX_DRAWN = 10_000
 
 def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None, seed: int | None = None) -> LivePlan:
     """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file.
+def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None, preset: str | None = None) -> LivePlan:
+    """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file, and these are
+    over those of ``preset``. What only virtual training reads is passed over.
 
     ``seed`` takes the place of all of the file's: of what is drawn, of the first weights and the order of the data,
     and of the runs without faults, if the file wants any; then it is one, of that seed.
@@ -34,10 +38,10 @@ def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None,
     Raises :class:`SettingError` with the file, the key and the fix.
     """
     content = read_toml(file)
-    run = {name: value for name, value in content.items() if name not in TABLES}
+    run = {name: value for name, value in content.items() if name not in (*TABLES, *VIRTUAL_TABLES)}
     try:
-        check_keys(content, (*TABLES, *RUN_TABLES, "learner"), where=str(file))
-        config = load_run(file, content=run, overrides=overrides)
+        check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, "learner"), where=str(file))
+        config = load_run(file, content=run, overrides=overrides, preset=preset)
         chaos: ChaosSetting = _table(ChaosSetting, content, "chaos")
         compare: CompareSetting = _table(CompareSetting, content, "compare")
         if seed is not None:

@@ -1,0 +1,188 @@
+"""``gruppetto train --virtual``: a run in virtual time, with all that goes wrong in it, and rivals under the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gruppetto.chaos.real.plan import LiveFault, LivePlan
+from gruppetto.chaos.real.reading import read_live_plan, to_plan_toml
+from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config.load import read_toml
+from gruppetto.config.virtual import VirtualTable, read_guests, read_virtual, setting_of
+from gruppetto.errors import SettingError
+from gruppetto.report.rundir import RIVALS, TRACE, Report, write_report
+from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.sim.mishaps import SYNCER, Mishap, MishapKind, with_recovery
+from gruppetto.trace.log import TraceWriter
+from gruppetto.train.virtual_setting import VirtualSetting, memory_bytes
+
+if TYPE_CHECKING:
+    from gruppetto.train.virtual import Point
+
+__all__ = ["VirtualPlan", "read_virtual_plan", "ride_virtually"]
+
+PROGRESS_EVERY_S = 5.0
+KINDS = frozenset(MishapKind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualPlan:
+    """A run, its faults, and the world in which both are."""
+
+    plan: LivePlan
+    table: VirtualTable
+    virtual: VirtualSetting
+
+    @property
+    def run(self) -> RunConfig:
+        return self.plan.run
+
+
+def read_virtual_plan(
+    file: Path | None, *, preset: str | None = None, overrides: Mapping[str, object] | None = None
+) -> VirtualPlan:
+    """From a RUN.toml or a chaos plan, ``[virtual]`` and ``[[guest]]`` in it or not. Raises :class:`SettingError`."""
+    if file is None:
+        plan, content = LivePlan(run=load_run(preset=preset, overrides=overrides)), dict[str, object]()
+    else:
+        plan, content = read_live_plan(file, preset=preset, overrides=overrides), dict(read_toml(file))
+    table = read_virtual(content)
+    mishaps = with_recovery(_mishaps(plan, table), table.recovery, seed=plan.chaos.seed)
+    virtual = setting_of(plan.run, table, guests=read_guests(content), mishaps=mishaps)
+    virtual.specs(plan.run.protocol)  # judges who is who
+    return VirtualPlan(plan=plan, table=table, virtual=virtual)
+
+
+def _mishaps(plan: LivePlan, table: VirtualTable) -> list[Mishap]:
+    """The faults of a plan, as they are in virtual time."""
+    everybody = [entry.name for entry in plan.run.learners]
+    mishaps: list[Mishap] = []
+    for fault in plan.faults:
+        why = _impossible(fault)
+        if why:
+            if plan.chaos.impossible == "refuse":
+                fix = 'leave it out, say impossible = "skip" in [chaos], or run gruppetto chaos'
+                raise SettingError(f"no {fault.kind} in virtual time: {why}", where="fault.kind", fix=fix)
+            print(f"left out, {fault.kind} in virtual time: {why}", file=sys.stderr)
+            continue
+        lasts_s = fault.duration_s
+        if fault.kind == "kill":
+            lasts_s = table.syncer_restart_s if fault.who == SYNCER else math.inf
+        dials = {name: value for name, value in fault.dials.items() if name != "jitter_s"}
+        on_links = fault.who == SYNCER and fault.kind != "kill"
+        mishaps += [
+            Mishap(at_s=fault.at_s, kind=MishapKind(fault.kind), who=who, lasts_s=lasts_s, **dials)
+            for who in (everybody if on_links else [fault.who])
+        ]
+    return mishaps
+
+
+def _impossible(fault: LiveFault) -> str:
+    """Why virtual time does not have it; "" if it does."""
+    if fault.kind not in KINDS:
+        return f"it knows {', '.join(sorted(KINDS - {'leave'}))}"
+    if fault.who == SYNCER and fault.kind in ("stop", "slow"):
+        return "a syncer lives, or is dead"
+    if fault.way not in (None, "both"):
+        return "links are bad both ways"
+    return "latencies there are constant" if fault.jitter_s else ""
+
+
+def ride_virtually(
+    asked: VirtualPlan, directory: Path, *, cache: Path, workers: int, compare: Sequence[Path]
+) -> Report:
+    """Run it in a fresh directory, then its rivals, and write the report."""
+    import torch
+
+    from gruppetto.train.data import open_data
+    from gruppetto.train.model import build, num_parameters
+    from gruppetto.train.virtual import train_virtually
+
+    config, table = asked.run, asked.table
+    torch.set_num_threads(config.train.threads)
+    data = open_data(config.train, cache)
+    (directory / "run.toml").write_text(to_toml(config), encoding="utf-8")
+    (directory / "plan.toml").write_text(to_plan_toml(asked.plan), encoding="utf-8")
+    numel = num_parameters(build(config.train.model, data.tokenizer.vocab_size))
+    learners = config.protocol.num_learners + len(asked.virtual.guests)
+    keeps = config.train.checkpoint_every_rounds > 0
+    taken = memory_bytes(numel, config.protocol, learners=learners, keeps=keeps)
+    print(f"{learners} learners of {numel:,} parameters: about {taken / 2**20:,.0f} MiB of tensors", file=sys.stderr)
+    with TraceWriter(directory / TRACE, {"virtual": True}) as trace:
+        progress = _Progress("decoupled", config.rounds)
+        result = train_virtually(
+            config.train, data, config.protocol, asked.virtual, trace=trace, on_round=progress, workers=workers
+        )
+    curves = {"decoupled": result.curve}
+    for system in table.rivals:
+        curves[system] = _rival(system, asked, directory / RIVALS / system, cache)
+    _draw(directory / "figures", curves)
+    return write_report(directory, compare)
+
+
+def _rival(system: str, asked: VirtualPlan, place: Path, cache: Path) -> tuple[Point, ...]:
+    """Run it, and leave what a report reads."""
+    from gruppetto.train.data import open_data
+    from gruppetto.train.log import TrainLog
+    from gruppetto.train.virtual_rivals import train_rival
+
+    config = asked.run
+    virtual = asked.virtual if system == "elastic" else replace(asked.virtual, guests=())
+    data = open_data(config.train, cache)
+    result = train_rival(
+        system,  # type: ignore[arg-type]
+        config.train,
+        data,
+        config.protocol,
+        virtual,
+        on_round=_Progress(system, config.rounds),
+    )
+    place.mkdir(parents=True)
+    plan = {"mode": system, "setting": config.train, "num_learners": config.protocol.num_learners}
+    (place / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
+    now = 0.0
+    with TrainLog(place / "train.jsonl", clock=lambda: now, started=0.0) as log:
+        for point in result.curve:
+            now, last = point.at_s, point is result.curve[-1]
+            told: dict[str, Any] = {"round": point.round, "step": point.round, "loss": point.loss}
+            told["tokens"] = point.consumed // config.protocol.num_learners
+            if last:
+                for entry in config.learners:
+                    log.write("train", who=entry.name, **told)
+            log.write("end" if last else "eval", who=system, **told, perplexity=math.exp(min(point.loss, 700.0)))
+    figures = {"goodput": result.goodput, "curve": [[p.at_s, p.consumed, p.loss] for p in result.curve]}
+    (place / "virtual.json").write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    return result.curve
+
+
+def _draw(place: Path, curves: Mapping[str, Sequence[Point]]) -> None:
+    from gruppetto.report.figures import save
+    from gruppetto.report.over_time import draw_loss_over_time
+
+    lines = {name: [(point.at_s, point.loss) for point in points] for name, points in curves.items()}
+    with suppress(ImportError):  # the report says that there are no figures
+        save(draw_loss_over_time(lines), place, "loss-by-time")
+
+
+class _Progress:
+    """Says on stderr every few seconds how far it is, and how long it will take."""
+
+    def __init__(self, what: str, rounds: int) -> None:
+        self._what, self._rounds, self._clock = what, rounds, MonotonicClock()
+        self._began_s = self._said_s = self._clock.now()
+
+    def __call__(self, round: int) -> None:
+        now = self._clock.now()
+        if now - self._said_s >= PROGRESS_EVERY_S and round > 0:
+            self._said_s = now
+            left_s = (now - self._began_s) * (self._rounds - round) / round
+            print(f"{self._what}: round {round}/{self._rounds}, {left_s:.0f} s left", file=sys.stderr, flush=True)
