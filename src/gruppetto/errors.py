@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 __all__ = [
@@ -56,7 +55,7 @@ class GruppettoError(Exception):
         except gruppetto.GruppettoError as error:
             error.exit()
         """
-        print(f"{Path(sys.argv[0]).name}: {self}", file=sys.stderr)
+        print(f"{sys.argv[0]}: {self}", file=sys.stderr)
         sys.exit(self.exit_code)
 
 

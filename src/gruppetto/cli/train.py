@@ -13,10 +13,8 @@ import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flags
 from gruppetto.config import RunConfig, load_run
-from gruppetto.config.write import write_run
-from gruppetto.errors import DataError, GruppettoError, RunFailed, UserError
-from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.kinds import Typed, as_kind
+from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, SettingError, UserError
 from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.launch.strike import Strike

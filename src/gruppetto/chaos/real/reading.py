@@ -26,9 +26,9 @@ MAX_DRAWN = 10_000
 """Faults of one plan. A machine that is hit more often does nothing else."""
 
 
-def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None, seed: int | None = None) -> LivePlan:
-    """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file.
-def read_live_plan(file: Path, *, overrides: Mapping[str, object] | None = None, preset: str | None = None) -> LivePlan:
+def read_live_plan(
+    file: Path, *, overrides: Mapping[str, object] | None = None, preset: str | None = None, seed: int | None = None
+) -> LivePlan:
     """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file, and these are
     over those of ``preset``. What only virtual training reads is passed over.
 
