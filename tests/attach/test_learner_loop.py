@@ -464,7 +464,7 @@ def python(code: str) -> str:
 
 def test_the_package_loads_torch_only_when_a_learner_is_asked_for() -> None:
     code = "import sys, gruppetto; print('torch' in sys.modules, dir(gruppetto))"
-    assert python(code).strip() == "False ['Checkpoints', 'Learner', '__version__', 'data']"
+    assert python(code).strip() == "False ['Checkpoints', 'GruppettoError', 'Learner', '__version__', 'data']"
 
 
 def test_without_torch_the_fix_is_named() -> None:
