@@ -131,10 +131,8 @@ def hold_block(name: str, parameter: nn.Parameter) -> Hold:
 
 def meshes_of(model: nn.Module) -> list[tuple[int, ...]]:
     """The ranks, in the default group, of every mesh that the parameters are spread over."""
-    found = {
-        tuple(p.device_mesh.mesh.flatten().tolist()) for p in model.parameters() if isinstance(p.detach(), DTensor)
-    }
-    return sorted(found)
+    distributed = [data for data in (p.detach() for p in model.parameters()) if isinstance(data, DTensor)]
+    return sorted({tuple(data.device_mesh.mesh.flatten().tolist()) for data in distributed})
 
 
 def _is_of_rows(data: DTensor) -> bool:

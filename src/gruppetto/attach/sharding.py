@@ -162,8 +162,8 @@ class FlatModel:
     def gather_shards(self) -> None:
         """Let go of what the last forward pass has gathered: the next one must see what has been written meanwhile."""
         fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a while to import, and is there if it is used
-        for module in self._model.modules() if fsdp is not None else ():
-            if isinstance(module, fsdp.FSDPModule):
+        for module in self._model.modules():
+            if fsdp is not None and isinstance(module, fsdp.FSDPModule):
                 module.reshard()
 
     @torch.no_grad()
