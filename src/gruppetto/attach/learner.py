@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -22,27 +21,32 @@ from gruppetto.attach.beginning import Beginning
 from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.counting import StepCounts, whole_number
+from gruppetto.attach.entering import Entering
+from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
+from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
+from gruppetto.attach.lead import Alone, Lead, Report
 from gruppetto.attach.notice import Notice, NoticeHook
-from gruppetto.attach.parting import part
+from gruppetto.attach.parting import LAST_WORDS_S, finish, part
+from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rewarm import Rewarm
-from gruppetto.attach.setting import check_settings, default_name, donation_place
+from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
+from gruppetto.attach.together import come_together
 from gruppetto.attach.view import LearnerView
-from gruppetto.errors import ConnectionLost, LayoutError, SettingError, StateError
+from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
-from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnapshot
 from gruppetto.protocol.donors import Source
-from gruppetto.protocol.events import Boundary, LearnerEvent, Recovered, StateSaved, StepDone, StepStarted
+from gruppetto.protocol.events import Boundary, StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.state import LearnerState
-from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import SyncerAddress, tls_context
-from gruppetto.runtime.backlog import SeedPart
 from gruppetto.runtime.client import LearnerClient
-from gruppetto.runtime.recovering import Find
+from gruppetto.runtime.orders import Word
+from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.wire import RecoveryNote, is_name
 
 __all__ = ["Learner"]
@@ -51,12 +55,6 @@ log = logging.getLogger("gruppetto.learner")
 
 Item = TypeVar("Item")
 
-FINAL_WEIGHTS_S = 10.0
-"""How long :meth:`Learner.close` waits for the last weights of a finished run."""
-LAST_WORDS_S = 2.0
-"""How long leaving may take otherwise."""
-NOTICE_POLL_S = 0.5
-"""Whoever waits looks as often whether it is to leave."""
 SAVE_EVERY_STEPS = 500
 """Between two checkpoints, where ``checkpoints`` is a directory."""
 LOOK_STEPS = 64
@@ -138,6 +136,7 @@ class Learner(LearnerView):
         leave_on_sigterm: bool = False,
         leave_within_s: float = 10.0,
         on_checkpoint: Callable[[Learner, str], str | Path | Future[str]] | None = None,
+        process_group: Any = None,
     ) -> None:
         self.name = default_name() if name is None else name
         check_settings(
@@ -179,15 +178,54 @@ class Learner(LearnerView):
         self._connect_timeout_s = connect_timeout_s
         self._max_run_ahead, self._run_ahead_timeout_s = max_run_ahead, run_ahead_timeout_s
         self._quiet = quiet
+        members = ranks_of(model, process_group)
+        if members is not None:
+            check_for_ranks(donate=donate, checkpoints=checkpoints, on_checkpoint=on_checkpoint)
+            donates = None
+        self._follow: Follow | None = None
+        self._ranks = None if members is None else Ranks(members)
         flat = FlatModel(model, trainable_only=trainable_only)
+        session = secrets.token_hex(8)
+        if self._ranks is not None:
+            self.name, session = come_together(self._ranks, flat, name=name, fallback=self.name, session=session)
         self._layout_hash = flat.layout.layout_hash
-        self._holdings = Holdings(flat)
+        self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
             LearnerId(self.name),
-            session=secrets.token_hex(8),
+            session=session,
             layout_hash=self._layout_hash,
             recovers=recover and optimizer is not None,
         )
+        self._inner = optimizer
+        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
+        self._hooks: StepHooks | None = None
+        self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
+        self._entered = self._closed = self._parted = False
+        self._fresh, self._evaluated = True, False
+        self._deaf_since_round = -1
+        self._said_failure = False
+        self._giving: Giving | None = None
+        if self._ranks is not None and not self._ranks.leads:
+            self._follow = Follow(
+                self._ranks,
+                core,
+                self._holdings,
+                RankClient(
+                    core,
+                    self._holdings,
+                    flat.layout,
+                    addresses[0],
+                    rank=self._ranks.rank,
+                    token=token,
+                    tls=tls,
+                    stall_s=stall_s,
+                ),
+                begin=self._begins,
+                notice=self._notice.look,
+            )
+            super().__init__(core, self._follow.client)
+            return
+        lead = None if self._ranks is None else Lead(self._ranks, core)
         client = LearnerClient(
             core,
             self._holdings,
@@ -202,23 +240,18 @@ class Learner(LearnerView):
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
             if optimizer is not None
             else lambda manifest: None,
+            also=None if lead is None else lead.order,
         )
         super().__init__(core, client)
-        self._inner = optimizer
-        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
-        self._giving = None if donates is None or optimizer is None else Giving(model, optimizer, self._holdings)
+        save = None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark)
+        self._hands = self._clocked = Hands(core, client, self._holdings, save)
+        self._conduct: Alone | Lead = Alone(self._hands) if lead is None else lead
+        if lead is not None:
+            lead.serve(self._hands)
+        if donates is not None and optimizer is not None:
+            self._giving = Giving(model, optimizer, self._holdings)
         if self._giving is not None and client.donations is not None:
             client.donations.on_idle = self._giving.forget
-        self._hooks: StepHooks | None = None
-        self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
-        self._entered = self._closed = self._parted = False
-        self._fresh, self._evaluated = True, False
-        self._deaf_since_round = -1
-        self._said_failure = False
-        self._on_checkpoint = on_checkpoint
-        self._cut: LearnerState | None = None
-        """While a part is being saved: the core as of the cut."""
-        self._saving = 0
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -230,18 +263,51 @@ class Learner(LearnerView):
             self._notice.listen()
             self._client.start()
             warm()  # compiled loops are loaded while the connection is made, not in the first step
-            self._wait_until_ready()
-            if self._left_on_notice():
+            if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
             self._hooks = StepHooks(
                 self._model, self._optimizer, forward=self._on_forward, before=self._before_step, after=self.step
             )
-            with self._client.news:
-                self._feed(StepStarted())
         except BaseException:
             self._leave(LAST_WORDS_S)
             raise
         return self
+
+    def _enter(self) -> bool:
+        """Wait until the first step may be made; False if it has had notice, and has left."""
+        optimizer = self._inner
+        beginning = None if optimizer is None else Beginning(self._model, optimizer, self._holdings, self._checkpoints)
+        ready = Entering(
+            self._hands,
+            self._conduct,
+            beginning,
+            give_up_s=self._connect_timeout_s,
+            says=not self._quiet,
+            leaves=self._notice.look,
+            rewarms=self._rewarms,
+        ).wait()
+        if not ready:
+            self._leave_on_notice()
+            return False
+        with self._client.news:
+            self._hands.feed(StepStarted())
+        return True
+
+    def _enter_behind(self, follow: Follow) -> bool:
+        """The same, as rank 0 says."""
+        follow.start()
+        self._heard(follow.through())
+        return not self.left
+
+    def _begins(self, source: str) -> bool:
+        """On a rank that follows: begin from what rank 0 begins from; whether this rank can."""
+        if source == Source.SYNCER.value:
+            self._rewarms()
+        return source == Source.SYNCER.value
+
+    def _rewarms(self) -> None:
+        if self._rewarm_steps:
+            self._rewarm = Rewarm(self._optimizer, steps=self._rewarm_steps)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -265,31 +331,31 @@ class Learner(LearnerView):
 
     def _finish(self) -> None:
         """Say what is left to say; take the last weights of a finished run."""
-        self._left_on_notice()
-        client, core = self._client, self._core
+        if self._ranks is not None and self._parted:
+            return
+        if self._ranks is None:
+            self._left_on_notice()
+        self._holdings.model.gather_shards()
         try:
             self._holdings.model.check_unchanged()
         except LayoutError as wrong:  # since the last look; too late to mend, not to be told
             log.warning("%s: %s", self.name, wrong)
-        finished = self.finished
-        deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
-        with client.news:
-            while core.linked and client.clock.now() < deadline:
-                if finished and core.wants_boundary:
-                    self._feed(Boundary())
-                if not (self._saving or client.backlog.uploads or (finished and client.backlog.downloads)):
-                    break
-                client.news.wait(deadline - client.clock.now())
-            if finished:
-                self._holdings.put_bases()
-            if finished and core.linked and client.backlog.downloads:
-                log.warning("left without the last weights: they had not come after %g s", FINAL_WEIGHTS_S)
+        if self._follow is not None:
+            self._heard(self._follow.through(loops=False))
+        else:
+            finish(self._hands, self._conduct, finished=self.finished)
 
     def _leave(self, timeout_s: float) -> None:
         """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again."""
         self._closed = True
         with ExitStack() as backwards:
+            if self._ranks is not None:
+                backwards.callback(self._ranks.close)
             backwards.callback(self._client.close, timeout_s)
+            if self._follow is not None:
+                backwards.callback(self._follow.close)
+            else:
+                backwards.callback(self._conduct.close, "it has left in the middle of a boundary")
             if self._hooks is not None:
                 backwards.callback(self._hooks.remove)
             backwards.callback(self._notice.stop_listening)
@@ -310,72 +376,18 @@ class Learner(LearnerView):
 
     def _left_on_notice(self) -> bool:
         """Between two steps: if there has been notice, give what there is to give, and leave. Whether it has left."""
-        if self.left or not self._notice.look():
-            return self.left
+        if not self.left and self._ranks is None and self._notice.look():  # of many, only at a boundary of all ranks
+            self._leave_on_notice()
+        return self.left
+
+    def _leave_on_notice(self) -> None:
         self._parted = True
-        part(self._client, self._feed, within_s=self._notice.within_s)
-        return True
+        part(self._hands, self._conduct, within_s=self._notice.within_s)
 
-    def _wait_until_ready(self) -> None:
-        client, core = self._client, self._core
-        began, said = client.clock.now(), ""
-        while not self._notice.look():
-            with client.news:
-                if client.failure is not None:
-                    raise client.failure
-                if client.seed_wanted:
-                    self._seed()
-                if core.wants_boundary:
-                    self._feed(Boundary())
-                if core.ready and core.linked:
-                    return
-                find = client.find
-                waiting_for = client.waiting_for
-                what = waiting_for.partition(",")[0]  # the same with other figures is no news
-                if what == said and find is None:
-                    left_s = self._left_s(began)
-                    client.news.wait(NOTICE_POLL_S if left_s is None else min(NOTICE_POLL_S, left_s))
-            if what != said and not self._quiet:
-                print(f"{self.name}: waiting for {waiting_for}", file=sys.stderr, flush=True)
-            said = what
-            if find is not None:
-                self._begin_from(find)
-            if self._left_s(began) == 0.0:
-                raise ConnectionLost(
-                    f"{self.name} was not ready after {self._connect_timeout_s:g} s, waiting for {waiting_for}"
-                )
-
-    def _begin_from(self, find: Find) -> None:
-        """Look at what the search for a state has brought, and begin from it if it fits. The lock is not held."""
-        assert self._inner is not None
-        beginning = Beginning(self._model, self._inner, self._holdings, self._checkpoints)
-        found = beginning.take(find, self._client)
-        if found is None:
-            return
-        if find.source is Source.SYNCER and self._rewarm_steps:
-            self._rewarm = Rewarm(self._optimizer, steps=self._rewarm_steps)
-        with self._client.news:
-            stands = self._core.search_stands
-            for fragment, version, lease in found.arrivals:
-                if stands:
-                    self._holdings.arrive(fragment, version, lease)
-                else:
-                    lease.release()
-            self._client.backlog.tell_recovery(found.note)
-            self._feed(Recovered(versions=found.versions if stands else ()))
-
-    def _left_s(self, began: float) -> float | None:
-        if self._connect_timeout_s is None:
-            return None
-        return max(0.0, began + self._connect_timeout_s - self._client.clock.now())
-
-    def _seed(self) -> None:
-        self._client.seed_wanted = False
-        self._holdings.model.check_finite()
-        for p in range(len(self._core.fragments)):
-            fragment = Fragment(p)
-            self._client.backlog.seed(SeedPart(fragment=fragment, theta=self._holdings.seed_part(fragment)))
-        self._client.perform(())
+    def _end_with_the_others(self) -> None:
+        """A rank of this learner has left its loop: so do all of them."""
+        finish(self._hands, self._conduct, finished=self.finished)
+        self._parted = True
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -394,21 +406,46 @@ class Learner(LearnerView):
         if self._rewarm is not None:
             self._rewarm.after_step()
         done = StepDone(tokens=self._counts.take_tokens(tokens), cursor=self._counts.take_cursor())
+        if self._follow is not None:
+            self._step_behind(self._follow)
+            return
         if self._core.steps % LOOK_STEPS == 0:
             self._holdings.model.check_unchanged()
-        with self._client.news:
-            self._feed(done)
-        if self._left_on_notice():
+        report = self._conduct.meet()
+        leaves = self._notice.look() or not report.stays
+        held = self._conduct.release(done, again=lambda: leaves or not report.loops or self._is_too_far_ahead())
+        if leaves:
+            self._leave_on_notice()
+            return
+        if not report.loops:
+            self._end_with_the_others()
             return
         self._give_and_save()
         self._complain()
-        if self._max_run_ahead is not None:
-            self._wait_for_the_run(self._max_run_ahead)
-            if self._left_on_notice():
-                return
+        if held and self._wait_for_the_run():
+            self._leave_on_notice()
+            return
         with self._client.news:
-            self._feed(StepStarted())
+            self._hands.feed(StepStarted())
         self._fresh, self._evaluated = True, False
+
+    def _step_behind(self, follow: Follow) -> None:
+        """The same on a rank that follows: what rank 0 says of this boundary."""
+        wrong: LayoutError | None = None
+        if self._core.steps % LOOK_STEPS == 0:
+            try:
+                self._holdings.model.check_unchanged()
+            except LayoutError as found:
+                wrong = found
+        try:
+            self._heard(follow.through(failed=wrong is not None))
+        except RunFailed:
+            if wrong is not None:
+                raise wrong from None
+            raise
+
+    def _heard(self, word: Word) -> None:
+        self._parted = self._parted or word.parted or word.closing
 
     def tokens(self, n: SupportsIndex) -> None:
         """The step in progress used ``n`` tokens more. Raises :class:`SettingError` if that is no count."""
@@ -449,29 +486,13 @@ class Learner(LearnerView):
                 return
             yield item
 
-    def _feed(self, event: LearnerEvent) -> None:
-        """Take one event to the core and carry out what it decides, in order; the lock is held."""
-        now = self._client.clock.now
-        for_network: list[LearnerAction] = []
-        for action in self._core.step(now(), event):
-            match action:
-                case Apply():
-                    before = now()
-                    self._holdings.apply(action)
-                    self._apply_s += now() - before
-                case TakeSnapshot():
-                    before = now()
-                    self._holdings.take_snapshots(action.fragments)
-                    self._snapshot_s += now() - before
-                case SaveState():
-                    self._save_part(action)
-                case _:
-                    for_network.append(action)
-        self._client.perform(for_network)
+    @property
+    def _word(self) -> Word | None:
+        return self._follow.word if self._follow is not None else self._conduct.word
 
     def _on_forward(self, training: bool) -> None:
         """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""
-        if self.left:
+        if self.left or self._follow is not None:
             return
         if not training:
             self._evaluated = True
@@ -480,7 +501,7 @@ class Learner(LearnerView):
             core = self._core
             if self._evaluated or core.newest_round >= core.clock:
                 with self._client.news:
-                    self._feed(StepStarted(anew=self._evaluated))
+                    self._hands.feed(StepStarted(anew=self._evaluated))
 
     def _before_step(self) -> None:
         self._holdings.before_write()
@@ -491,7 +512,7 @@ class Learner(LearnerView):
 
     def _give_and_save(self) -> None:
         """Copies of this boundary: for a learner that has asked for this one's state, and for the disk."""
-        donations, checkpoints = self._client.donations, self._checkpoints
+        donations, checkpoints = self._hands.client.donations, self._checkpoints
         try:
             if self._giving is not None and donations is not None and donations.wants_cut():
                 began = self._client.clock.now()
@@ -509,30 +530,43 @@ class Learner(LearnerView):
             if donations is not None:
                 donations.give(None)
 
-    def _wait_for_the_run(self, max_run_ahead: int) -> None:
-        """Wait for rounds to close and their weights to come; a syncer that is not heard of is not waited for again."""
-        client, core = self._client, self._core
-        if core.run_ahead <= max_run_ahead or self._deaf_since_round == core.newest_round:
-            return
+    def _is_too_far_ahead(self) -> bool:
+        core, most = self._core, self._max_run_ahead
+        return most is not None and core.run_ahead > most and self._deaf_since_round != core.newest_round
+
+    def _wait_for_the_run(self) -> bool:
+        """Wait for rounds to close and their weights to come; a syncer that is not heard of is not waited for again.
+        Whether it has had notice meanwhile."""
+        client, core, most = self._client, self._core, self._max_run_ahead
+        assert most is not None
         began = client.clock.now()
         deadline = began + self._run_ahead_timeout_s
+        leaves = False
         with client.news:
-            while not core.finished and client.failure is None and not self._notice.look():
-                if core.wants_boundary:
-                    self._feed(Boundary())
-                if core.run_ahead <= max_run_ahead and not client.backlog.downloads:
-                    break
+            while True:
+                report = self._conduct.meet()
+                leaves = self._notice.look() or not report.stays
                 left_s = deadline - client.clock.now()
-                if left_s <= 0:
-                    self._deaf_since_round = core.newest_round
-                    log.warning(
-                        "%s: no round has closed in %g s; trains on without waiting",
-                        self.name,
-                        self._run_ahead_timeout_s,
-                    )
+                gives_up = leaves or left_s <= 0 or not report.loops
+
+                def waits(report: Report = report, gives_up: bool = gives_up) -> bool:
+                    behind = core.run_ahead > most or bool(client.backlog.downloads) or not report.settled
+                    return behind and not gives_up and not core.finished and client.failure is None
+
+                held = self._conduct.release(
+                    *([Boundary()] if core.wants_boundary else []),
+                    again=lambda: leaves or waits(),  # noqa: B023
+                )
+                if leaves or not held:
                     break
-                client.news.wait(min(NOTICE_POLL_S, left_s))
+                client.news.wait(min(self._conduct.poll_s, left_s))
+            if left_s <= 0:
+                self._deaf_since_round = core.newest_round
+                log.warning(
+                    "%s: no round has closed in %g s; trains on without waiting", self.name, self._run_ahead_timeout_s
+                )
         self._waited_s += client.clock.now() - began
+        return leaves
 
     def _complain(self) -> None:
         """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""
@@ -542,7 +576,7 @@ class Learner(LearnerView):
                 raise failure
             if not self._core.linked:
                 raise ConnectionLost(
-                    f"{self._client.trouble or self._client.waiting_for}; start this learner again later"
+                    f"{self._hands.client.trouble or self.waiting_for}; start this learner again later"
                 )
         if failure is not None and not self._said_failure:
             self._said_failure = True
@@ -550,53 +584,28 @@ class Learner(LearnerView):
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _save_part(self, action: SaveState) -> None:
-        """Have this learner's part of a checkpoint saved, as everything is now; the lock is held."""
-        self._saving += 1
-        if self._on_checkpoint is None:
-            self._part_saved(action.mark, ok=False, text="it saves no parts: it was attached without on_checkpoint")
-            return
-        self._cut = action.state
-        try:
-            where = self._on_checkpoint(self, action.mark)
-        except Exception as wrong:
-            log.warning("%s: no part of checkpoint %s: %s", self.name, action.mark, wrong)
-            self._part_saved(action.mark, ok=False, text=f"{type(wrong).__name__}: {wrong}")
-            return
-        finally:
-            self._cut = None
-        if isinstance(where, Future):
-            where.add_done_callback(lambda written: self._part_written(action.mark, written))
-        else:
-            self._part_saved(action.mark, ok=True, text=str(where))
-
-    def _part_written(self, mark: str, written: Future[str]) -> None:
-        """In whatever thread has written it."""
-        wrong = None if written.cancelled() else written.exception()
-        with self._client.news:
-            if wrong is not None or written.cancelled():
-                log.warning("%s: no part of checkpoint %s: %s", self.name, mark, wrong or "cancelled")
-                self._part_saved(mark, ok=False, text=f"{type(wrong).__name__}: {wrong}" if wrong else "cancelled")
-            else:
-                self._part_saved(mark, ok=True, text=str(written.result()))
-
-    def _part_saved(self, mark: str, *, ok: bool, text: str) -> None:
-        self._saving -= 1
-        self._client.perform(self._core.step(self._client.clock.now(), StateSaved(mark=mark, ok=ok, text=text)))
-        self._client.news.notify_all()
-
     def state_dict(self) -> dict[str, Any]:
         """All that this learner has to remember, beside the model's and the optimizer's own. Call it between steps.
 
-        A flat dictionary of tensors (the bases, copied), numbers and text, as distributed checkpoints take it.
+        A flat dictionary of tensors (the bases, copied), numbers and text, as distributed checkpoints take it. Of many
+        ranks each has its own: the bases of distributed parameters are distributed tensors, placed alike, so what one
+        number of ranks has saved, another can load.
         """
         with self._client.news:
             return to_state_dict(
-                self._core.snapshot() if self._cut is None else self._cut,
+                self._state(),
                 layout_hash=self._layout_hash,
                 cut_hash=self._holdings.cut_hash,
                 bases=self._holdings.bases_by_name(),
             )
+
+    def _state(self) -> LearnerState:
+        """Of the core: as of the cut, while a part is being saved; of many ranks, as of the last boundary."""
+        if self._word is not None:
+            return self._word.state
+        if self._follow is None and self._hands.cut is not None:
+            return self._hands.cut
+        return self._core.snapshot()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, same_life: bool = False) -> None:
         """Go on from a checkpoint, before the ``with`` block. Only fragments that have changed since are then pulled.

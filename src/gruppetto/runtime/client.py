@@ -161,22 +161,24 @@ class LearnerClient:
         """Begin to dial."""
         self._thread.start()
 
-    def perform(self, actions: Sequence[LearnerAction]) -> None:
-        """Carry out what concerns the network. Returns at once; the lock is held by the caller."""
+    def perform(self, actions: Sequence[LearnerAction], *, told: bool = False) -> None:
+        """Carry out what concerns the network. Returns at once; the lock is held by the caller. ``told``: the other
+        ranks of this learner know of it already."""
+        also = _alone if told else self._also
         for action in actions:
             match action:
                 case Progress():
                     self.backlog.report(action)
                 case Answer():
                     self.backlog.offer(self._tensors.offer(action))
-                    self._also(action)
+                    also(action)
                 case Deferred():
                     self.backlog.defer(action)
                 case Marked():
                     self.backlog.mark(action)
                 case Pull():
                     self.backlog.want(action.fragment, action.version)
-                    self._also(action)
+                    also(action)
                 case Seed():
                     self.seed_wanted = True
                 case Recover():

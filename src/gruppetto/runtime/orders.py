@@ -75,6 +75,8 @@ class Word:
     first: int
     """The number of the first of ``orders``."""
     orders: tuple[bytes, ...]
+    fragments: int
+    """Of how many every rank knows, now that it has heard this."""
     sent_ahead: int
     """So many orders have been sent ahead by now."""
     again: bool

@@ -21,7 +21,7 @@ from gruppetto.protocol.actions import Pull
 from gruppetto.protocol.events import LinkDown
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Answer
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.units import Epoch, Fragment, Incarnation, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.backlog import Backlog
 from gruppetto.runtime.client import until_one_ends
@@ -70,7 +70,7 @@ class RankClient:
             self.backlog,
             self.news,
             layout_hash=layout.layout_hash,
-            owner=lambda: (core.learner, core.incarnation),
+            owner=lambda: (core.learner, self._life[1]),
             came=self._came,
             is_over=self._is_over,
             fail=self._fail,
@@ -78,6 +78,8 @@ class RankClient:
         )
         self._wanted: dict[Fragment, Version] = {}
         self._linked = False
+        self._life = Epoch(0), Incarnation(0)
+        """As the newest Welcome says; the core's picture may be of an earlier boundary."""
         self._changed = asyncio.Event()
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -177,7 +179,7 @@ class RankClient:
             self.transfers.cut(parts, CODECS[frame.uplink])
             self._tensors.cut(parts, frame.welcome.apply)
         self.welcome = frame
-        self.core.epoch, self.core.incarnation = frame.welcome.epoch, frame.welcome.incarnation
+        self._life = frame.welcome.epoch, frame.welcome.incarnation
         self._http.address, self._linked = address, True
         self._in_loop(self._changed.set)
 
@@ -187,8 +189,7 @@ class RankClient:
         self._tensors.arrive(fragment, version, values)
 
     def _is_over(self, answer: Answer) -> bool:
-        core = self.core
-        return core.newest_round >= answer.round or (core.epoch, core.incarnation) != (answer.epoch, answer.incarnation)
+        return self.core.newest_round >= answer.round or self._life != (answer.epoch, answer.incarnation)
 
     def _fail(self, failure: GruppettoError) -> None:
         with self.news:
