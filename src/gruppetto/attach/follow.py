@@ -42,7 +42,7 @@ class Follow:
         self._fragments = 0
         self._able = True
         self.word: Word | None = None
-        self._channel = Incoming(ranks.store(), core.session, self._ahead)
+        self._channel = Incoming(ranks.store(), ranks.store(), core.session, self._ahead)
 
     def start(self) -> None:
         """Listen to what is sent ahead."""
