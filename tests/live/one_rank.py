@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,6 +22,13 @@ from torch.distributed.fsdp import fully_shard
 
 import gruppetto
 from gruppetto.errors import RunFailed
+from gruppetto.train.batches import Batches
+from gruppetto.train.inner import adamw
+from gruppetto.train.model import PRESETS, build
+from gruppetto.train.order import Slot
+from gruppetto.train.setting import InnerSetting
+from gruppetto.train.sharded import gather_place, shard
+from gruppetto.train.step import train_step
 
 VOCABULARY, BATCH = 23, 12
 
@@ -96,11 +107,42 @@ def put(place: str, model: nn.Module, optimizer: torch.optim.Optimizer, learner:
     learner.load_state_dict(state["learner"])
 
 
+def as_torchrun(told: dict[str, Any]) -> None:
+    """What torchrun tells its processes."""
+    _, _, port = told["rendezvous"].rpartition(":")
+    rank, size = str(told["rank"]), str(told["size"])
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+
+
+def example(told: dict[str, Any]) -> None:
+    """A whole program."""
+    as_torchrun(told)
+    sys.argv = ["fsdp2.py", "--syncer", told["url"], "--name", told["name"]]
+    runpy.run_path(told["kind"], run_name="__main__")
+
+
+def reference(told: dict[str, Any]) -> None:
+    """Three steps of the reference trainer, without a run."""
+    as_torchrun(told)
+    place, setting = gather_place(), PRESETS["tiny"]
+    model = build(setting, VOCABULARY)
+    if place.size > 1:
+        shard(model)
+    optimizer, slot = adamw(model, InnerSetting()), Slot(seed=0, slot=0, num_slots=1, num_windows=40)
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 40 * 16, dtype=np.uint16)
+    parts = place.part_of(Batches(tokens, context=16, batch_size=4, slot=slot))
+    for batch in itertools.islice(parts, 3):
+        train_step(model, optimizer, batch, rate=0.01, clip_norm=0.1)
+    weights = {name: full(p) for name, p in model.named_parameters()}
+    torch.save(weights, Path(told["out"]) / f"{told['name']}-{told['rank']}.pt")
+
+
 if __name__ == "one_rank":
     task: dict[str, Any] = globals()["told"]
     code = 0
     try:
-        ride(task)
+        {"example": example, "reference": reference}.get(task["name"].partition("-")[0], ride)(task)
     except RunFailed as wrong:
         Path(task["out"], f"{task['name']}-{task['rank']}.failed").write_text(str(wrong))
         code = 3

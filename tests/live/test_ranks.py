@@ -27,6 +27,7 @@ from gruppetto.runtime.serving import serve
 from gruppetto.runtime.setting import SyncerSetting
 
 pytestmark = pytest.mark.live
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fsdp2.py"
 SCRIPT = Path(__file__).with_name("one_rank.py")
 PATIENCE_S = 120.0
 
@@ -124,11 +125,11 @@ def test_learners_of_many_ranks_train_what_plain_ones_train(
     """Round by round in step: two of two ranks and a plain one, and three plain ones."""
     ends = []
     for kinds in ([("fsdp", 2), ("ddp", 2), ("plain", 1)], [("plain", 1)] * 3):
-        url = syncer(rounds=9, **TOGETHER, **EXACT)
+        url = syncer(rounds=6, **TOGETHER, **EXACT)
         riders = [group(url, name, *kind, place=f"{len(ends)}{name}") for name, kind in zip("abc", kinds, strict=True)]
         assert [rider.ended() for rider in riders] == [[0] * size for _, size in kinds]
         for rider in riders:
-            assert [line[0] for line in rider.lines()] == list(range(1, 10))
+            assert [line[0] for line in rider.lines()] == list(range(1, 7))
             for rank in range(rider.size):
                 assert rider.lines(rank) == rider.lines(), "all ranks hold the same bits after every step"
                 torch.testing.assert_close(rider.weights(rank), riders[0].weights(), rtol=0, atol=0)
@@ -140,15 +141,25 @@ def test_a_learner_goes_on_with_another_number_of_ranks(
     syncer: Callable[..., str], group: Callable[..., Group], tmp_path: Path
 ) -> None:
     alone = {"num_fragments": 1, "sync_period": 1, **EXACT}
-    url, ends = syncer(rounds=12, **alone), []
-    for stop_at, size in ((4, 2), (8, 1), (12, 3)):
-        save, load = str(tmp_path / f"at-{stop_at}"), str(tmp_path / f"at-{stop_at - 4}") if stop_at > 4 else ""
+    url, ends = syncer(rounds=9, **alone), []
+    for stop_at, size in ((3, 2), (6, 1), (9, 3)):
+        save, load = str(tmp_path / f"at-{stop_at}"), str(tmp_path / f"at-{stop_at - 3}") if stop_at > 3 else ""
         rider = group(url, "a", "fsdp", size, place=str(size), stop_at=stop_at, save=save, load=load)
         assert rider.ended() == [0] * size
         ends.append(rider.weights())
-    whole = group(syncer(rounds=12, **alone), "a", "plain", 1)
+    whole = group(syncer(rounds=9, **alone), "a", "plain", 1)
     assert whole.ended() == [0]
     torch.testing.assert_close(ends[-1], whole.weights(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_example_and_the_reference_trainer(syncer: Callable[..., str], group: Callable[..., Group]) -> None:
+    url = syncer(rounds=12, num_fragments=4, sync_period=4)
+    riders = [group(url, "example", str(EXAMPLE), 2), *(group("", f"reference-{n}", "", n) for n in (1, 2))]
+    assert [rider.ended() for rider in riders] == [[0, 0], [0], [0, 0]]
+    assert fetch_status(url)["round"] == 12
+    alone, both = riders[1:]
+    torch.testing.assert_close(both.weights(0), both.weights(1), rtol=0, atol=0)
+    torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)
 
 
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(
