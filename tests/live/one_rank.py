@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import gruppetto
 from gruppetto.errors import RunFailed
@@ -39,7 +41,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, 8)
-        self.a, self.b = nn.Linear(8, 7), nn.Linear(7, 8)
+        self.a, self.b = nn.Linear(8, 6), nn.Linear(6, 8)
         self.scale = nn.Parameter(torch.tensor([0.7]))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -64,9 +66,12 @@ def ride(told: dict[str, Any]) -> None:
             parameter.normal_(std=0.3, generator=draw)
     if told["kind"] == "fsdp" and size > 1:
         fully_shard(model)
+    elif told["kind"] == "tp":
+        ways = {"a": ColwiseParallel(), "b": RowwiseParallel()}  # rows, and columns, which have to be gathered
+        parallelize_module(model, init_device_mesh("cpu", (size,)), ways)
     elif told["kind"] == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
     lockstep = {"max_run_ahead": 0, "run_ahead_timeout_s": 60.0} if told["lockstep"] else {}
     learner = gruppetto.Learner(
         model, optimizer, syncer=told["url"], name=name, tokens_per_step=BATCH, quiet=True, **lockstep
@@ -81,7 +86,7 @@ def ride(told: dict[str, Any]) -> None:
 
     with (out / f"{name}-{rank}.jsonl").open("a") as log, learner:
         for ids in learner.until_finished(batches()):
-            mine = ids.view(size, -1)[rank]
+            mine = ids if told["kind"] == "tp" else ids.view(size, -1)[rank]
             nn.functional.cross_entropy(model(mine), (mine * 5 + 1) % VOCABULARY).backward()
             optimizer.step()
             optimizer.zero_grad()

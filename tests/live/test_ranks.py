@@ -115,18 +115,18 @@ def until(fine: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-TOGETHER = {"num_learners": 3, "start_learners": 3, "min_quorum": 3, "num_fragments": 4, "sync_period": 4}
+TOGETHER = {"num_learners": 4, "start_learners": 4, "min_quorum": 4, "num_fragments": 4, "sync_period": 4}
 EXACT = {"uplink": "fp32", "norm_gate": "off"}
 
 
 def test_learners_of_many_ranks_train_what_plain_ones_train(
     syncer: Callable[..., str], group: Callable[..., Group]
 ) -> None:
-    """Round by round in step: two of two ranks and a plain one, and three plain ones."""
+    """Round by round in step: three of two ranks and a plain one, and four plain ones."""
     ends = []
-    for kinds in ([("fsdp", 2), ("ddp", 2), ("plain", 1)], [("plain", 1)] * 3):
+    for kinds in ([("fsdp", 2), ("fsdp", 2), ("tp", 2), ("plain", 1)], [("plain", 1)] * 4):
         url = syncer(rounds=6, **TOGETHER, **EXACT)
-        riders = [group(url, name, *kind, place=f"{len(ends)}{name}") for name, kind in zip("abc", kinds, strict=True)]
+        riders = [group(url, name, *kind, place=f"{len(ends)}{name}") for name, kind in zip("abcd", kinds, strict=True)]
         assert [rider.ended() for rider in riders] == [[0] * size for _, size in kinds]
         for rider in riders:
             assert [line[0] for line in rider.lines()] == list(range(1, 7))
@@ -168,7 +168,7 @@ def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
     group(url, "b", "plain", 1, lockstep=False)
     until(lambda: fetch_status(url)["round"] > 5)
-    first = group(url, "a", "fsdp", 2, place="first", lockstep=False)
+    first = group(url, "a", "ddp", 2, place="first", lockstep=False)
     until(lambda: len(first.lines()) > 5)
     pid = first.processes[1].pid
     assert pid is not None
@@ -177,7 +177,7 @@ def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     assert "another rank of this learner has gone" in (first.out / "a-0.failed").read_text()
     before = fetch_status(url)["round"]
     until(lambda: fetch_status(url)["round"] > before + 3)  # nobody waits for it
-    second = group(url, "a", "fsdp", 2, place="second", lockstep=False)
+    second = group(url, "a", "ddp", 2, place="second", lockstep=False)
     until(lambda: len(second.lines()) > 8)
     a = fetch_status(url)["learners"]["a"]
     assert (a["state"], a["incarnation"]) == ("live", 2)

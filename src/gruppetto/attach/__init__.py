@@ -16,6 +16,22 @@ inner_state optimizer state and buffers by name
 giving      the same as bytes, for another learner
 beginning   what a process begins from that joins a run under way
 rewarm      a ramp of the learning rate after a fresh beginning
+entering    waiting for the run's weights
+parting     the last things: work that is given, weights that are taken
+hands       what the core decides, carried out
+==========  ======================================================================
+
+A learner of many ranks, beside these:
+
+==========  ======================================================================
+ranks       who they are, and what they say to each other
+together    how they find out that they belong together
+lead        rank 0 at a boundary; the same for a learner that is alone
+follow      the other ranks
+inbox       what has arrived at one rank and not yet at all
+channel     orders sent ahead, in the middle of a step
+holding     what a rank holds of a parameter
+blocks      the same for distributed tensors
 ==========  ======================================================================
 """
 

@@ -102,6 +102,11 @@ class Learner(LearnerView):
     its work of all fragments with its true counts, says goodbye and has :attr:`left`, ``leave_within_s`` later at most;
     :meth:`until_finished` then ends, and a loop of your own has to look at :attr:`left`.
 
+    A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
+    these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
+    ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
+    on all ranks when one of them has gone.
+
     Pass the model that you call: evaluation passes (``model.eval()`` or no gradients) are told by its forward hook.
     Raises :class:`SettingError`, :class:`LayoutError` and :class:`AddressError` for what you can mend, and
     :class:`Refused` if the syncer does not take this learner in.
