@@ -17,6 +17,7 @@ giving      the same as bytes, for another learner
 beginning   what a process begins from that joins a run under way
 rewarm      a ramp of the learning rate after a fresh beginning
 entering    waiting for the run's weights
+run_ahead   how far it trains past the newest round it has seen
 parting     the last things: work that is given, weights that are taken
 hands       what the core decides, carried out
 ==========  ======================================================================

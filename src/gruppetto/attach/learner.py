@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.parting import LAST_WORDS_S, finish, part
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rewarm import Rewarm
+from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
@@ -39,7 +41,7 @@ from gruppetto.attach.view import LearnerView
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.protocol.donors import Source
-from gruppetto.protocol.events import Boundary, StepDone, StepStarted
+from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import LearnerId
@@ -181,7 +183,6 @@ class Learner(LearnerView):
         self._model, self._optimizer = model, optimizer if hook else None
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s
-        self._max_run_ahead, self._run_ahead_timeout_s = max_run_ahead, run_ahead_timeout_s
         self._quiet = quiet
         members = ranks_of(model, process_group)
         if members is not None:
@@ -207,7 +208,6 @@ class Learner(LearnerView):
         self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
         self._entered = self._closed = self._parted = False
         self._fresh, self._evaluated = True, False
-        self._deaf_since_round = -1
         self._said_failure = False
         self._giving: Giving | None = None
         if self._ranks is not None and not self._ranks.leads:
@@ -251,6 +251,9 @@ class Learner(LearnerView):
         save = None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark)
         self._hands = self._clocked = Hands(core, client, self._holdings, save)
         self._conduct: Alone | Lead = Alone(self._hands) if lead is None else lead
+        self._run_ahead = self._paced = RunAhead(
+            self._hands, self._conduct, self._notice, most=max_run_ahead, timeout_s=run_ahead_timeout_s
+        )
         if lead is not None:
             lead.serve(self._hands)
         if donates is not None and optimizer is not None:
@@ -389,10 +392,14 @@ class Learner(LearnerView):
         self._parted = True
         part(self._hands, self._conduct, within_s=self._notice.within_s)
 
-    def _end_with_the_others(self) -> None:
-        """A rank of this learner has left its loop: so do all of them."""
-        finish(self._hands, self._conduct, finished=self.finished)
-        self._parted = True
+    def _has_ended(self, report: Report) -> bool:
+        """Notice has been given to a rank, or one has left its loop: all of them end, together."""
+        if not report.stays:
+            self._leave_on_notice()
+        elif not report.loops:
+            finish(self._hands, self._conduct, finished=self.finished)
+            self._parted = True
+        return self._parted
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -416,19 +423,16 @@ class Learner(LearnerView):
             return
         if self._core.steps % LOOK_STEPS == 0:
             self._holdings.model.check_unchanged()
-        report = self._conduct.meet()
-        leaves = self._notice.look() or not report.stays
-        held = self._conduct.release(done, again=lambda: leaves or not report.loops or self._is_too_far_ahead())
-        if leaves:
-            self._leave_on_notice()
-            return
-        if not report.loops:
-            self._end_with_the_others()
+        met = self._conduct.meet()
+        report = replace(met, stays=met.stays and not self._notice.look())
+        held = self._conduct.release(
+            done, again=lambda: not (report.stays and report.loops) or self._run_ahead.is_too_far
+        )
+        if self._has_ended(report):
             return
         self._give_and_save()
         self._complain()
-        if held and self._wait_for_the_run():
-            self._leave_on_notice()
+        if held and self._has_ended(self._run_ahead.wait()):
             return
         with self._client.news:
             self._hands.feed(StepStarted())
@@ -534,44 +538,6 @@ class Learner(LearnerView):
             self._giving = self._checkpoints = None
             if donations is not None:
                 donations.give(None)
-
-    def _is_too_far_ahead(self) -> bool:
-        core, most = self._core, self._max_run_ahead
-        return most is not None and core.run_ahead > most and self._deaf_since_round != core.newest_round
-
-    def _wait_for_the_run(self) -> bool:
-        """Wait for rounds to close and their weights to come; a syncer that is not heard of is not waited for again.
-        Whether it has had notice meanwhile."""
-        client, core, most = self._client, self._core, self._max_run_ahead
-        assert most is not None
-        began = client.clock.now()
-        deadline = began + self._run_ahead_timeout_s
-        leaves = False
-        with client.news:
-            while True:
-                report = self._conduct.meet()
-                leaves = self._notice.look() or not report.stays
-                left_s = deadline - client.clock.now()
-                gives_up = leaves or left_s <= 0 or not report.loops
-
-                def waits(report: Report = report, gives_up: bool = gives_up) -> bool:
-                    behind = core.run_ahead > most or bool(client.backlog.downloads) or not report.settled
-                    return behind and not gives_up and not core.finished and client.failure is None
-
-                held = self._conduct.release(
-                    *([Boundary()] if core.wants_boundary else []),
-                    again=lambda: leaves or waits(),  # noqa: B023
-                )
-                if leaves or not held:
-                    break
-                client.news.wait(min(self._conduct.poll_s, left_s))
-            if left_s <= 0:
-                self._deaf_since_round = core.newest_round
-                log.warning(
-                    "%s: no round has closed in %g s; trains on without waiting", self.name, self._run_ahead_timeout_s
-                )
-        self._waited_s += client.clock.now() - began
-        return leaves
 
     def _complain(self) -> None:
         """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.rewarm import Rewarm
+from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.errors import Refused
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import RefusalReason
@@ -21,7 +22,8 @@ class LearnerView:
 
     def __init__(self, core: LearnerCore, client: LearnerClient | RankClient) -> None:
         self._core, self._client = core, client
-        self._waited_s = self._give_s = 0.0
+        self._give_s = 0.0
+        self._paced: RunAhead | None = None
         self._rewarm: Rewarm | None = None
         self._clocked: Hands | None = None
         """What measures its own times; None where rank 0 does it."""
@@ -113,7 +115,7 @@ class LearnerView:
                 "bytes_down": client.bytes_down,
                 "apply_s": 0.0 if self._clocked is None else self._clocked.apply_s,
                 "snapshot_s": 0.0 if self._clocked is None else self._clocked.snapshot_s,
-                "waited_s": self._waited_s,
+                "waited_s": 0.0 if self._paced is None else self._paced.waited_s,
                 "lr_factor": self.lr_factor,
                 "give_s": self._give_s,
                 "bytes_given": 0 if donations is None else donations.given_bytes,
