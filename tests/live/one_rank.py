@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import gruppetto
+from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import RunFailed
 from gruppetto.train.batches import Batches
 from gruppetto.train.inner import adamw
@@ -74,7 +75,14 @@ def ride(told: dict[str, Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
     lockstep = {"max_run_ahead": 0, "run_ahead_timeout_s": 60.0} if told["lockstep"] else {}
     learner = gruppetto.Learner(
-        model, optimizer, syncer=told["url"], name=name, tokens_per_step=BATCH, quiet=True, **lockstep
+        model,
+        optimizer,
+        syncer=told["url"],
+        name=name,
+        tokens_per_step=BATCH,
+        quiet=True,
+        leave_on_sigterm=True,
+        **lockstep,
     )
     if told.get("load"):
         put(told["load"], model, optimizer, learner)
@@ -143,12 +151,21 @@ def reference(told: dict[str, Any]) -> None:
     torch.save(weights, Path(told["out"]) / f"{told['name']}-{told['rank']}.pt")
 
 
+def meeting(told: dict[str, Any]) -> None:
+    """Rank 0 waits for one that does not come."""
+    as_torchrun(told)
+    dist.init_process_group("gloo")
+    ranks = Ranks([0, 1])
+    if ranks.leads:
+        ranks.lowest([1])
+
+
 if __name__ == "one_rank":
     task: dict[str, Any] = globals()["told"]
     code = 0
     try:
-        {"example": example, "reference": reference}.get(task["name"].partition("-")[0], ride)(task)
-    except RunFailed as wrong:
+        {"example": example, "reference": reference, "meeting": meeting}.get(task["name"].partition("-")[0], ride)(task)
+    except (RunFailed, RuntimeError) as wrong:  # the latter from a collective of the loop's own
         Path(task["out"], f"{task['name']}-{task['rank']}.failed").write_text(str(wrong))
         code = 3
     os._exit(code)  # what gloo's threads still hold is not to be taken down with the interpreter

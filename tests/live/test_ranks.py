@@ -152,17 +152,22 @@ def test_a_learner_goes_on_with_another_number_of_ranks(
     torch.testing.assert_close(ends[-1], whole.weights(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_example_and_the_reference_trainer(syncer: Callable[..., str], group: Callable[..., Group]) -> None:
+def test_the_example_the_reference_trainer_and_a_rank_that_waits_in_vain(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
     url = syncer(rounds=12, num_fragments=4, sync_period=4)
     riders = [group(url, "example", str(EXAMPLE), 2), *(group("", f"reference-{n}", "", n) for n in (1, 2))]
     assert [rider.ended() for rider in riders] == [[0, 0], [0], [0, 0]]
     assert fetch_status(url)["round"] == 12
     alone, both = riders[1:]
+    deserted = group("", "meeting", "", 2)
+    assert deserted.ended() == [3, 0]
+    assert "another rank of this learner has gone" in (deserted.out / "meeting-0.failed").read_text()
     torch.testing.assert_close(both.weights(0), both.weights(1), rtol=0, atol=0)
     torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)
 
 
-def test_a_dead_rank_is_a_dead_learner_which_comes_back(
+def test_a_dead_rank_is_a_dead_learner_which_comes_back_and_leaves_when_one_of_them_is_told(
     syncer: Callable[..., str], group: Callable[..., Group]
 ) -> None:
     url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
@@ -170,11 +175,8 @@ def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     until(lambda: fetch_status(url)["round"] > 5)
     first = group(url, "a", "ddp", 2, place="first", lockstep=False)
     until(lambda: len(first.lines()) > 5)
-    pid = first.processes[1].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    assert first.ended() == [3, -signal.SIGKILL], "the other rank ends too, with one line"
-    assert "another rank of this learner has gone" in (first.out / "a-0.failed").read_text()
+    os.kill(first.processes[1].pid or 0, signal.SIGKILL)
+    assert first.ended() == [3, -signal.SIGKILL], "the other rank ends too"
     before = fetch_status(url)["round"]
     until(lambda: fetch_status(url)["round"] > before + 3)  # nobody waits for it
     second = group(url, "a", "ddp", 2, place="second", lockstep=False)
@@ -184,3 +186,8 @@ def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     shared = min(len(second.lines(0)), len(second.lines(1)))
     assert second.lines(0)[:shared] == second.lines(1)[:shared]
     assert second.lines()[0][1] < 1, "it began with the run's weights and a fresh optimizer, at a lower rate"
+    os.kill(second.processes[1].pid or 0, signal.SIGTERM)
+    assert second.ended() == [0, 0]
+    a = fetch_status(url)["learners"]["a"]
+    assert a["state"] == "left"
+    assert second.lines(0) == second.lines(1), "at the same step"
