@@ -152,7 +152,7 @@ def test_a_learner_goes_on_with_another_number_of_ranks(
     torch.testing.assert_close(ends[-1], whole.weights(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_example_the_reference_trainer_and_a_rank_that_waits_in_vain(
+def test_the_example_the_reference_trainer_and_a_vain_wait(
     syncer: Callable[..., str], group: Callable[..., Group]
 ) -> None:
     url = syncer(rounds=12, num_fragments=4, sync_period=4)
@@ -167,7 +167,7 @@ def test_the_example_the_reference_trainer_and_a_rank_that_waits_in_vain(
     torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)
 
 
-def test_a_dead_rank_is_a_dead_learner_which_comes_back_and_leaves_when_one_of_them_is_told(
+def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     syncer: Callable[..., str], group: Callable[..., Group]
 ) -> None:
     url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
