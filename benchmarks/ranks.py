@@ -69,7 +69,7 @@ def measure(kind: str, url: str, rank: int, size: int, port: int, blocks: int, s
         assert holdings._snapshots is not None
         held += holdings._snapshots.held().values()
         held_mib = sum(lease.values.nbytes for lease in held) / 2**20
-        meet_s = meetings(list(range(size)))
+        meet_s = meetings()
     if rank == 0:
         plain_s, call_s = statistics.median(times_s[False]), statistics.median(calls_s)
         share = 1 / size if kind == "fsdp2" else 1.0
@@ -88,9 +88,9 @@ def measure(kind: str, url: str, rank: int, size: int, port: int, blocks: int, s
     dist.destroy_process_group()
 
 
-def meetings(members: list[int], times: int = 200) -> float:
+def meetings(times: int = 200) -> float:
     """The median of both collectives of a boundary, between ranks that do nothing else."""
-    ranks, found = Ranks(members), []
+    ranks, found = Ranks(dist.group.WORLD), []
     for _ in range(times):
         began = time.perf_counter()
         ranks.lowest([0] * (2 * FRAGMENTS + 6))

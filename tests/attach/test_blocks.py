@@ -160,14 +160,15 @@ def test_the_ranks_of_a_learner() -> None:
     plain = nn.Linear(2, 2)
     assert ranks_of(plain, None) is None
     with rank_of(1, (4,)) as mesh:
-        assert ranks_of(plain, None) == [0, 1, 2, 3]
-        assert ranks_of(plain, dist.new_group([1, 3])) == [1, 3]
+        assert ranks_of(plain, None) is dist.group.WORLD
+        some = dist.new_group([1, 3])
+        assert ranks_of(plain, some) is some
         assert ranks_of(plain, dist.new_group([1])) is None
         with pytest.raises(LayoutError, match="does not hold this process"):
             ranks_of(plain, dist.new_group([0, 2]))
         spread = nn.ParameterList([placed(torch.ones(4), mesh, [Shard(0)])])
         assert meshes_of(spread) == [(0, 1, 2, 3)]
-        assert ranks_of(spread, None) == [0, 1, 2, 3]
+        assert ranks_of(spread, None) is dist.group.WORLD
         with pytest.raises(LayoutError, match="spread over ranks 0, 1, 2, 3, the learner has 0, 1"):
             ranks_of(spread, dist.new_group([0, 1]))
     with rank_of(1, (2, 2)) as mesh:

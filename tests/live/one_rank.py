@@ -155,7 +155,7 @@ def meeting(told: dict[str, Any]) -> None:
     """Rank 0 waits for one that does not come."""
     as_torchrun(told)
     dist.init_process_group("gloo")
-    ranks = Ranks([0, 1])
+    ranks = Ranks(dist.group.WORLD)
     if ranks.leads:
         ranks.lowest([1])
 

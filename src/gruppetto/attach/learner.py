@@ -189,7 +189,7 @@ class Learner(LearnerView):
             check_for_ranks(donate=donate, checkpoints=checkpoints, on_checkpoint=on_checkpoint)
             donates = None
         self._follow: Follow | None = None
-        self._ranks = None if members is None else Ranks(members)
+        self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
         flat = FlatModel(model, trainable_only=trainable_only)
         session = secrets.token_hex(8)
         if self._ranks is not None:

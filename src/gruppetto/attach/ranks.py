@@ -7,8 +7,8 @@ connections close; one that hangs after :data:`PATIENCE_S`. Either ends the lear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import secrets
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,17 +29,20 @@ WORD_BYTES = 4096
 
 
 class Ranks:
-    """The processes with these ranks in the default group, in this order, as one learner. Making it is collective."""
+    """The processes of ``group``, in its order, as one learner. Making it is collective.
 
-    def __init__(self, members: Sequence[int], *, patience_s: float = PATIENCE_S) -> None:
-        self.rank, self.size = list(members).index(dist.get_rank()), len(members)
-        self._first = members[0]
-        self._group: Any = dist.new_group(
-            list(members),
-            backend="gloo",
-            timeout=timedelta(seconds=patience_s),
-            use_local_synchronization=True,  # the others of the default group need not take part
-        )
+    Its own group is made under a name that is new every time, and not by ``new_group``: after a restart under
+    ``torchrun`` the store may still hold what the processes before have left under the old names. ``device``: where
+    collectives of ``group`` take their tensors.
+    """
+
+    def __init__(self, group: Any, *, device: torch.device | None = None, patience_s: float = PATIENCE_S) -> None:
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        name = torch.tensor([secrets.randbits(62)], dtype=torch.int64, device=device)
+        dist.broadcast(name, dist.get_process_group_ranks(group)[0], group=group)
+        store = dist.PrefixStore(f"gruppetto/{int(name)}", group.get_group_store())  # type: ignore[attr-defined]
+        self._store: Any = store
+        self._group: Any = dist.ProcessGroupGloo(self._store, self.rank, self.size, timedelta(seconds=patience_s))
         self._room = torch.zeros(WORD_BYTES, dtype=torch.uint8)
 
     @property
@@ -50,14 +53,14 @@ class Ranks:
     def store(self) -> Any:
         """The group's key-value store, by a connection of its own; None if it cannot be had."""
         try:
-            return self._group.get_group_store().clone()
+            return self._store.clone()
         except Exception:  # not every kind of store can be shared between threads
             return None
 
     def lowest(self, numbers: list[int]) -> list[int]:
         """The lowest of what the ranks have at each place, at rank 0; elsewhere nothing that means anything."""
         tensor = torch.tensor(numbers, dtype=torch.int64)
-        self._do(lambda: dist.reduce(tensor, self._first, op=dist.ReduceOp.MIN, group=self._group))
+        self._do(lambda group: group.reduce(tensor, 0, dist.ReduceOp.MIN))
         return tensor.tolist()
 
     def tell(self, word: bytes) -> None:
@@ -78,31 +81,28 @@ class Ranks:
     def everybody(self, own: bytes) -> list[bytes]:
         """What each rank gives, by rank."""
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        self._do(lambda: dist.all_gather(lengths, torch.tensor([len(own)]), group=self._group))
+        self._do(lambda group: group.allgather(lengths, torch.tensor([len(own)])))
         longest = max(int(length) for length in lengths)
         rooms = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         mine = torch.frombuffer(bytearray(own.ljust(longest, b"\0")), dtype=torch.uint8)
-        self._do(lambda: dist.all_gather(rooms, mine, group=self._group))
+        self._do(lambda group: group.allgather(rooms, mine))
         return [_bytes(room)[: int(length)] for room, length in zip(rooms, lengths, strict=True)]
 
     def close(self) -> None:
         """Let go of the group: whoever still waits for this rank sees that it has gone. May be called twice."""
-        group, self._group = self._group, None
-        if group is not None:
-            with suppress(Exception):
-                dist.destroy_process_group(group)
+        self._group = None  # whose connections end with it
 
     def _cast(self, room: Tensor, data: bytes | None = None) -> bytes:
         if data is not None:
             room[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        self._do(lambda: dist.broadcast(room, self._first, group=self._group))
+        self._do(lambda group: group.broadcast(room, 0))
         return b"" if data is not None else _bytes(room)
 
-    def _do(self, collective: Any) -> None:
+    def _do(self, collective: Callable[[Any], Any]) -> None:
         if self._group is None:
             raise RunFailed("this learner's ranks have parted already")
         try:
-            collective()
+            collective(self._group).wait()
         except RuntimeError as wrong:
             self.close()
             raise RunFailed(
@@ -111,20 +111,18 @@ class Ranks:
             ) from wrong
 
 
-def ranks_of(model: nn.Module, process_group: Any) -> list[int] | None:
-    """The ranks, in the default group, of the learner that ``model`` belongs to; None if this process is all of it.
+def ranks_of(model: nn.Module, process_group: Any) -> Any:
+    """The process group of the learner that ``model`` belongs to; None if this process is all of it.
 
     ``process_group`` if there is one; else that of DistributedDataParallel; else all that take part in
     ``torch.distributed``, which the meshes of distributed parameters must span. Raises :class:`LayoutError`.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return None
-    if process_group is not None:
-        found = dist.get_process_group_ranks(process_group)
-    elif isinstance(model, DistributedDataParallel):
-        found = dist.get_process_group_ranks(model.process_group)
-    else:
-        found = list(range(dist.get_world_size()))
+    group = process_group
+    if group is None:
+        group = model.process_group if isinstance(model, DistributedDataParallel) else dist.group.WORLD
+    found = dist.get_process_group_ranks(group)
     if dist.get_rank() not in found:
         raise LayoutError(
             "does not hold this process", where="Learner.process_group", fix="name the learner's own ranks"
@@ -139,7 +137,7 @@ def ranks_of(model: nn.Module, process_group: Any) -> list[int] | None:
                     where="Learner.process_group",
                     fix="name the group of all ranks that hold this model together",
                 )
-    return found if len(found) > 1 else None
+    return group if len(found) > 1 else None
 
 
 def _bytes(tensor: Tensor) -> bytes:
