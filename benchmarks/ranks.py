@@ -93,7 +93,7 @@ def meetings(times: int = 200) -> float:
     ranks, found = Ranks(dist.group.WORLD), []
     for _ in range(times):
         began = time.perf_counter()
-        ranks.lowest([0] * (2 * FRAGMENTS + 6))
+        ranks.lowest([0] * (2 * FRAGMENTS + 5))
         if ranks.leads:
             ranks.tell(bytes(WORD_BYTES // 2))
         else:

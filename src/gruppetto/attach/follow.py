@@ -22,8 +22,8 @@ __all__ = ["Follow"]
 
 
 class Follow:
-    """One rank behind rank 0. ``begin`` is called with a source when the learner begins from it, and says whether that
-    worked."""
+    """One rank behind rank 0. ``begin`` is called with the source that the learner begins from; ``notice`` says whether
+    this rank is to leave."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Follow:
         holdings: Holdings,
         client: RankClient,
         *,
-        begin: Callable[[str], bool],
+        begin: Callable[[str], None],
         notice: Callable[[], bool],
     ) -> None:
         self._ranks, self._core, self._holdings, self.client = ranks, core, holdings, client
@@ -40,7 +40,6 @@ class Follow:
         self._next = 0
         self._early: dict[int, bytes] = {}
         self._fragments = 0
-        self._able = True
         self.word: Word | None = None
         self._channel = Incoming(ranks.store(), ranks.store(), core.session, self._ahead)
 
@@ -71,7 +70,6 @@ class Follow:
                 loops=loops,
                 settled=not client.backlog.downloads and not len(inbox),
                 idle=not client.backlog.uploads,
-                able=self._able,
             )
             versions = inbox.report() if self._fragments else []
         self._ranks.lowest(own.numbers() + both(versions))
@@ -127,7 +125,7 @@ class Follow:
             case TakeSnapshot():
                 self._holdings.take_snapshots(order.fragments)
             case Begin():
-                self._able = self._begin(order.source)
+                self._begin(order.source)
             case PutBases():
                 self._holdings.put_bases()
 

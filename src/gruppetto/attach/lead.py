@@ -42,23 +42,20 @@ class Standing:
     """Nothing is on its way down."""
     idle: bool = True
     """Nothing is on its way up."""
-    able: bool = True
-    """What it was told to begin from, it could."""
 
     @classmethod
     def of(cls, numbers: list[int]) -> Standing:
-        rank, stays, loops, settled, idle, able = numbers
+        rank, stays, loops, settled, idle = numbers
         return cls(
             failed_rank=rank,
             stays=bool(stays),
             loops=bool(loops),
             settled=bool(settled),
             idle=bool(idle),
-            able=bool(able),
         )
 
     def numbers(self) -> list[int]:
-        return [self.failed_rank, *map(int, (self.stays, self.loops, self.settled, self.idle, self.able))]
+        return [self.failed_rank, *map(int, (self.stays, self.loops, self.settled, self.idle))]
 
 
 LENGTH = len(Standing().numbers())
@@ -115,7 +112,6 @@ class Lead:
         self._open = False
         self.word: Word | None = None
         """The last one: how the learner stands, as all ranks see it."""
-        self.able = True
         self._hands: Hands
 
     def serve(self, hands: Hands) -> None:
@@ -142,7 +138,6 @@ class Lead:
                 loops=loops,
                 settled=not client.backlog.downloads and not self._waiting,
                 idle=not client.backlog.uploads,
-                able=self.able,
             )
             numbers = own.numbers() + both(self._report())
         lowest = self._ranks.lowest(numbers)

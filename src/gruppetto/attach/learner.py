@@ -307,11 +307,10 @@ class Learner(LearnerView):
         self._heard(follow.through())
         return not self.left
 
-    def _begins(self, source: str) -> bool:
-        """On a rank that follows: begin from what rank 0 begins from; whether this rank can."""
+    def _begins(self, source: str) -> None:
+        """On a rank that follows: begin from what rank 0 begins from."""
         if source == Source.SYNCER.value:
             self._rewarms()
-        return source == Source.SYNCER.value
 
     def _rewarms(self) -> None:
         if self._rewarm_steps:

@@ -54,7 +54,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Begin from this (:class:`gruppetto.protocol.donors.Source`); the next boundary says who could."""
+    """Begin from this (:class:`gruppetto.protocol.donors.Source`)."""
 
     source: str
 
