@@ -329,7 +329,7 @@ def test_who_cannot_give_the_first_weights_leaves_it_to_the_next(syncer: Start, 
     entered.start()
     wait(second.learner, lambda: second.learner.connected)
     with pytest.raises(SettingError, match="'matrix': holds NaN"):
-        first.learner._wait_until_ready()
+        first.learner._enter()
     first.learner._leave(5.0)
     entered.join(30.0)
     assert not entered.is_alive()

@@ -106,14 +106,14 @@ def test_the_part_is_of_the_moment_of_the_cut(syncer: Start, toy: Make, tmp_path
     seen: list[Any] = []
 
     def on_checkpoint(learner: gruppetto.Learner, mark: str) -> Path:
-        seen.append((mark, learner.state_dict()["core"], learner._cut))
+        seen.append((mark, learner.state_dict()["core"], learner._hands.cut))
         return tmp_path / mark
 
     one = Rider(running.url, toy(), None, on_checkpoint=on_checkpoint)
     with one.learner as learner:
         one.train(4)
         report = one.checkpointed(running.url)
-        assert learner._cut is None
+        assert learner._hands.cut is None
     ((mark, core, cut),) = seen
     assert mark == "m" and f'"cursor": {cut.cursor}' in core and all(v <= report["round"] for v, _, _ in cut.fragments)
     assert report["learners"]["a"]["part"] == str(tmp_path / "m")
@@ -152,7 +152,7 @@ def test_a_learner_that_leaves_finishes_what_it_was_saving(syncer: Start, toy: M
     with one.learner as learner:
         while not learner.finished:
             one.train()
-    assert one.learner._saving == 0
+    assert one.learner._hands.saving == 0
     assert one.parts is not None
     one.parts.close()
 

@@ -39,8 +39,9 @@ from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Ro
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Directory
 from gruppetto.runtime.backlog import Offer, SeedPart
-from gruppetto.runtime.client import TRIES, LearnerClient
+from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.transfers import TRIES
 from gruppetto.runtime.wire import (
     CHECKSUM_HEADER,
     CODEC_HEADER,
@@ -195,6 +196,9 @@ class FourNumbers:
 
     def cut(self, fragmentation: Fragmentation, apply: ApplyMode) -> None:
         assert fragmentation == PARTS
+
+    def share(self, fragment: Fragment) -> None:
+        return None
 
     def lend(self, fragment: Fragment) -> Lease:
         return self.pool.lend(4)

@@ -11,7 +11,6 @@ from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.expected_state import check_values
 from gruppetto.attach.giving import adopt, bases_of
 from gruppetto.attach.holdings import Holdings
-from gruppetto.attach.sharding import flat_views
 from gruppetto.errors import StateError
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.learner import LearnerCore
@@ -109,7 +108,6 @@ class Beginning:
         for p, (version, _, _) in enumerate(state.fragments):
             if version != NEVER:
                 lease = self._holdings.lend(Fragment(p))
-                parts, places = flat_views(bases, cut.fragments[p], lease.values)
-                torch._foreach_copy_(places, parts)
+                self._holdings.model.pack(bases, p, lease.values)
                 arrivals.append((Fragment(p), version, lease))
         return arrivals

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gruppetto.attach import apply
-from gruppetto.attach.sharding import FlatModel, flat_views
+from gruppetto.attach.inbox import Inbox
+from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.snapshot import Snapshots, pool_for
 from gruppetto.errors import StateError
 from gruppetto.numerics.fragments import Fragmentation
@@ -21,6 +22,7 @@ from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.backlog import Offer
 from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.transfers import Share
 
 __all__ = ["Holdings"]
 
@@ -32,8 +34,10 @@ class Holdings:
     ``restored_cut`` says.
     """
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, *, by_agreement: bool = False) -> None:
+        """``by_agreement``: what arrives waits in :attr:`inbox` until all ranks of the learner have their part."""
         self.model = model
+        self.inbox = Inbox(model) if by_agreement else None
         self._restored: Mapping[str, Tensor] = {}
         self._restored_cut = ""
         self._pool = LeasePool()
@@ -60,8 +64,7 @@ class Holdings:
         if self._restored:
             for fragment in self._all():
                 lease = self.lend(fragment)
-                parts, places = flat_views(self._restored, fragmentation.fragments[fragment], lease.values)
-                torch._foreach_copy_(places, parts)
+                self.model.pack(self._restored, fragment, lease.values)
                 self._bases[fragment] = lease
             self._restored = {}
 
@@ -71,6 +74,21 @@ class Holdings:
 
     def arrive(self, fragment: Fragment, version: Version, values: Lease) -> None:
         """Keep values until the core applies them, unless newer ones wait already."""
+        if self.inbox is not None:
+            self.inbox.put(fragment, version, values)
+            return
+        self._keep(fragment, version, values)
+
+    def keep(self, fragment: Fragment, version: Version) -> None:
+        """All ranks have their part of this version."""
+        assert self.inbox is not None
+        self._keep(fragment, version, self.inbox.take(fragment, version) or self.lend(fragment))
+
+    def share(self, fragment: Fragment) -> Share | None:
+        """What this rank moves of a fragment. Needs no lock."""
+        return self.model.share(fragment)
+
+    def _keep(self, fragment: Fragment, version: Version, values: Lease) -> None:
         waiting = self._arrived.get(fragment)
         if waiting is not None and waiting[0] >= version:
             values.release()
@@ -124,6 +142,7 @@ class Holdings:
             apply.overwrite(self.model, fragment, base)
         for base in self._bases.values():
             base.ready()  # whoever held these buffers may be gone before a GPU has read them
+        self.model.gather_shards()
 
     def take_snapshots(self, fragments: tuple[Fragment, ...]) -> None:
         """Copy these fragments as they are now; the copies of the last boundary are let go."""
@@ -176,19 +195,19 @@ class Holdings:
                     self._snapshots.put(int(number), lease)
 
     def bases_by_name(self) -> dict[str, Tensor]:
-        """A copy of all bases, by parameter name and in its shape, float32; zeros for what has never arrived."""
-        bases = {t.name: torch.zeros(t.shape, dtype=torch.float32) for t in self.model.layout.tensors}
+        """A copy of all bases, by parameter name and in its shape, float32; zeros for what has never arrived. Those of
+        distributed parameters are distributed alike."""
+        bases = self.model.empty_bases()
         for name, values in self._restored.items():
             bases[name].copy_(values)
         for fragment, lease in self._bases.items():
-            assert self.model.fragmentation is not None
-            parts, places = flat_views(bases, self.model.fragmentation.fragments[fragment], lease.values)
-            torch._foreach_copy_(parts, places)
-        return bases
+            self.model.unpack(bases, fragment, lease.values)
+        return self.model.to_global(bases)
 
     def restore(self, bases: Mapping[str, Tensor], fragmentation_hash: str) -> None:
         """Take bases from a checkpoint; they are cut when the syncer has said how. Copies them."""
-        self._restored = {name: values.detach().to(torch.float32, copy=True) for name, values in bases.items()}
+        local = self.model.to_local({name: values.detach() for name, values in bases.items()})
+        self._restored = {name: values.to("cpu", torch.float32, copy=True) for name, values in local.items()}
         self._restored_cut = fragmentation_hash
 
     @property

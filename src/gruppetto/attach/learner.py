@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,22 +22,30 @@ from gruppetto.attach.beginning import Beginning
 from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.counting import StepCounts, whole_number
+from gruppetto.attach.entering import Entering
+from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
+from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
+from gruppetto.attach.lead import Alone, Lead, Report
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import part
+from gruppetto.attach.parting import LAST_WORDS_S, finish, part
+from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rewarm import Rewarm
-from gruppetto.attach.setting import check_settings, default_name, donation_place
+from gruppetto.attach.run_ahead import RunAhead
+from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
+from gruppetto.attach.together import come_together
 from gruppetto.attach.view import LearnerView
 from gruppetto.attach.watching import Watch
 from gruppetto.errors import ConnectionLost, LayoutError, SettingError, StateError
+from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
-from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnapshot
 from gruppetto.protocol.donors import Source
-from gruppetto.protocol.events import Boundary, LearnerEvent, Recovered, StateSaved, StepDone, StepStarted
+from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.overwriting import overwriting_notice
 from gruppetto.protocol.state import LearnerState
@@ -45,8 +53,11 @@ from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.backlog import SeedPart
+from gruppetto.protocol.units import LearnerId
+from gruppetto.runtime.address import SyncerAddress, tls_context
 from gruppetto.runtime.client import LearnerClient
-from gruppetto.runtime.recovering import Find
+from gruppetto.runtime.orders import Word
+from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.wire import RecoveryNote, is_name
 
 __all__ = ["Learner"]
@@ -55,12 +66,6 @@ log = logging.getLogger("gruppetto.learner")
 
 Item = TypeVar("Item")
 
-FINAL_WEIGHTS_S = 10.0
-"""How long :meth:`Learner.close` waits for the last weights of a finished run."""
-LAST_WORDS_S = 2.0
-"""How long leaving may take otherwise."""
-NOTICE_POLL_S = 0.5
-"""Whoever waits looks as often whether it is to leave."""
 SAVE_EVERY_STEPS = 500
 """Between two checkpoints, where ``checkpoints`` is a directory."""
 USUAL_OVERLAP_STEPS = 2
@@ -112,6 +117,11 @@ class Learner(LearnerView):
     its work of all fragments with its true counts, says goodbye and has :attr:`left`, ``leave_within_s`` later at most;
     :meth:`until_finished` then ends, and a loop of your own has to look at :attr:`left`.
 
+    A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
+    these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
+    ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
+    on all ranks when one of them has gone.
+
     Pass the model that you call: evaluation passes (``model.eval()`` or no gradients) are told by its forward hook.
     Raises :class:`SettingError`, :class:`LayoutError` and :class:`AddressError` for what you can mend, and
     :class:`Refused` if the syncer does not take this learner in.
@@ -146,6 +156,7 @@ class Learner(LearnerView):
         leave_on_sigterm: bool = False,
         leave_within_s: float = 10.0,
         on_checkpoint: Callable[[Learner, str], str | Path | Future[str]] | None = None,
+        process_group: Any = None,
     ) -> None:
         self.name = default_name() if name is None else name
         optimizer = None if optimizer is None else as_one(optimizer)
@@ -187,18 +198,56 @@ class Learner(LearnerView):
         self._model, self._optimizer = model, optimizer if hook else None
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s
-        self._max_run_ahead, self._run_ahead_timeout_s = max_run_ahead, run_ahead_timeout_s
         self._quiet = quiet
+        members = ranks_of(model, process_group)
+        if members is not None:
+            check_for_ranks(donate=donate, checkpoints=checkpoints, on_checkpoint=on_checkpoint)
+            donates = None
+        self._follow: Follow | None = None
+        self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
         flat = FlatModel(model, trainable_only=trainable_only)
+        session = secrets.token_hex(8)
+        if self._ranks is not None:
+            self.name, session = come_together(self._ranks, flat, name=name, fallback=self.name, session=session)
         self._layout_hash = flat.layout.layout_hash
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         self._holdings = Holdings(flat)
+        self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
             LearnerId(self.name),
-            session=secrets.token_hex(8),
+            session=session,
             layout_hash=self._layout_hash,
             recovers=recover and optimizer is not None,
         )
+        self._inner = optimizer
+        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
+        self._hooks: StepHooks | None = None
+        self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
+        self._entered = self._closed = self._parted = False
+        self._fresh, self._evaluated = True, False
+        self._said_failure = False
+        self._giving: Giving | None = None
+        if self._ranks is not None and not self._ranks.leads:
+            self._follow = Follow(
+                self._ranks,
+                core,
+                self._holdings,
+                RankClient(
+                    core,
+                    self._holdings,
+                    flat.layout,
+                    addresses[0],
+                    rank=self._ranks.rank,
+                    token=token,
+                    tls=tls,
+                    stall_s=stall_s,
+                ),
+                begin=self._begins,
+                notice=self._notice.look,
+            )
+            super().__init__(core, self._follow.client)
+            return
+        lead = None if self._ranks is None else Lead(self._ranks, core)
         client = LearnerClient(
             core,
             self._holdings,
@@ -213,23 +262,24 @@ class Learner(LearnerView):
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
             if optimizer is not None
             else lambda manifest: None,
+            also=None if lead is None else lead.order,
         )
         super().__init__(core, client)
         self._inner: torch.optim.Optimizer | None = optimizer
         self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         self._giving = None if donates is None or optimizer is None else Giving(model, optimizer, self._holdings)
+        save = None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark)
+        self._hands = self._clocked = Hands(core, client, self._holdings, save)
+        self._conduct: Alone | Lead = Alone(self._hands) if lead is None else lead
+        self._run_ahead = self._paced = RunAhead(
+            self._hands, self._conduct, self._notice, most=max_run_ahead, timeout_s=run_ahead_timeout_s
+        )
+        if lead is not None:
+            lead.serve(self._hands)
+        if donates is not None and optimizer is not None:
+            self._giving = Giving(model, optimizer, self._holdings)
         if self._giving is not None and client.donations is not None:
             client.donations.on_idle = self._giving.forget
-        self._hooks: StepHooks | None = None
-        self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
-        self._entered = self._closed = self._parted = False
-        self._fresh, self._evaluated = True, False
-        self._deaf_since_round = -1
-        self._said_failure = False
-        self._on_checkpoint = on_checkpoint
-        self._cut: LearnerState | None = None
-        """While a part is being saved: the core as of the cut."""
-        self._saving = 0
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,16 +294,50 @@ class Learner(LearnerView):
             self._wait_until_ready()
             self._say_what_overwriting_costs()
             if self._left_on_notice():
+            if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
             self._hooks = StepHooks(
                 self._model, self._optimizer, forward=self._on_forward, before=self._before_step, after=self.step
             )
-            with self._client.news:
-                self._feed(StepStarted())
         except BaseException:
             self._leave(LAST_WORDS_S)
             raise
         return self
+
+    def _enter(self) -> bool:
+        """Wait until the first step may be made; False if it has had notice, and has left."""
+        optimizer = self._inner
+        beginning = None if optimizer is None else Beginning(self._model, optimizer, self._holdings, self._checkpoints)
+        ready = Entering(
+            self._hands,
+            self._conduct,
+            beginning,
+            give_up_s=self._connect_timeout_s,
+            says=not self._quiet,
+            leaves=self._notice.look,
+            rewarms=self._rewarms,
+        ).wait()
+        if not ready:
+            self._leave_on_notice()
+            return False
+        with self._client.news:
+            self._hands.feed(StepStarted())
+        return True
+
+    def _enter_behind(self, follow: Follow) -> bool:
+        """The same, as rank 0 says."""
+        follow.start()
+        self._heard(follow.through())
+        return not self.left
+
+    def _begins(self, source: str) -> None:
+        """On a rank that follows: begin from what rank 0 begins from."""
+        if source == Source.SYNCER.value:
+            self._rewarms()
+
+    def _rewarms(self) -> None:
+        if self._rewarm_steps:
+            self._rewarm = Rewarm(self._optimizer, steps=self._rewarm_steps)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -277,31 +361,31 @@ class Learner(LearnerView):
 
     def _finish(self) -> None:
         """Say what is left to say; take the last weights of a finished run."""
-        self._left_on_notice()
-        client, core = self._client, self._core
+        if self._ranks is not None and self._parted:
+            return
+        if self._ranks is None:
+            self._left_on_notice()
+        self._holdings.model.gather_shards()
         try:
             self._holdings.model.check_unchanged()
         except LayoutError as wrong:  # since the last look; too late to mend, not to be told
             log.warning("%s: %s", self.name, wrong)
-        finished = self.finished
-        deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
-        with client.news:
-            while core.linked and client.clock.now() < deadline:
-                if finished and core.wants_boundary:
-                    self._feed(Boundary())
-                if not (self._saving or client.backlog.uploads or (finished and client.backlog.downloads)):
-                    break
-                client.news.wait(deadline - client.clock.now())
-            if finished:
-                self._holdings.put_bases()
-            if finished and core.linked and client.backlog.downloads:
-                log.warning("left without the last weights: they had not come after %g s", FINAL_WEIGHTS_S)
+        if self._follow is not None:
+            self._heard(self._follow.through(loops=False))
+        else:
+            finish(self._hands, self._conduct, finished=self.finished)
 
     def _leave(self, timeout_s: float) -> None:
         """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again."""
         self._closed = True
         with ExitStack() as backwards:
+            if self._ranks is not None:
+                backwards.callback(self._ranks.close)
             backwards.callback(self._client.close, timeout_s)
+            if self._follow is not None:
+                backwards.callback(self._follow.close)
+            else:
+                backwards.callback(self._conduct.close, "it has left in the middle of a boundary")
             if self._hooks is not None:
                 backwards.callback(self._hooks.remove)
             backwards.callback(self._notice.stop_listening)
@@ -322,11 +406,13 @@ class Learner(LearnerView):
 
     def _left_on_notice(self) -> bool:
         """Between two steps: if there has been notice, give what there is to give, and leave. Whether it has left."""
-        if self.left or not self._notice.look():
-            return self.left
+        if not self.left and self._ranks is None and self._notice.look():  # of many, only at a boundary of all ranks
+            self._leave_on_notice()
+        return self.left
+
+    def _leave_on_notice(self) -> None:
         self._parted = True
-        part(self._client, self._feed, within_s=self._notice.within_s)
-        return True
+        part(self._hands, self._conduct, within_s=self._notice.within_s)
 
     def _wait_until_ready(self) -> None:
         client, core = self._client, self._core
@@ -403,6 +489,14 @@ class Learner(LearnerView):
             fragment = Fragment(p)
             self._client.backlog.seed(SeedPart(fragment=fragment, theta=self._holdings.seed_part(fragment)))
         self._client.perform(())
+    def _has_ended(self, report: Report) -> bool:
+        """Notice has been given to a rank, or one has left its loop: all of them end, together."""
+        if not report.stays:
+            self._leave_on_notice()
+        elif not report.loops:
+            finish(self._hands, self._conduct, finished=self.finished)
+            self._parted = True
+        return self._parted
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -427,16 +521,44 @@ class Learner(LearnerView):
         with self._client.news:
             self._feed(StepDone(tokens=used, cursor=self._counts.take_cursor()))
         if self._left_on_notice():
+        done = StepDone(tokens=self._counts.take_tokens(tokens), cursor=self._counts.take_cursor())
+        if self._follow is not None:
+            self._step_behind(self._follow)
+            return
+        if self._core.steps % LOOK_STEPS == 0:
+            self._holdings.model.check_unchanged()
+        met = self._conduct.meet()
+        report = replace(met, stays=met.stays and not self._notice.look())
+        held = self._conduct.release(
+            done, again=lambda: not (report.stays and report.loops) or self._run_ahead.is_too_far
+        )
+        if self._has_ended(report):
             return
         self._give_and_save()
         self._complain()
-        if self._max_run_ahead is not None:
-            self._wait_for_the_run(self._max_run_ahead)
-            if self._left_on_notice():
-                return
+        if held and self._has_ended(self._run_ahead.wait()):
+            return
         with self._client.news:
-            self._feed(StepStarted())
+            self._hands.feed(StepStarted())
         self._fresh, self._evaluated = True, False
+
+    def _step_behind(self, follow: Follow) -> None:
+        """The same on a rank that follows: what rank 0 says of this boundary."""
+        wrong: LayoutError | None = None
+        if self._core.steps % LOOK_STEPS == 0:
+            try:
+                self._holdings.model.check_unchanged()
+            except LayoutError as found:
+                wrong = found
+        try:
+            self._heard(follow.through(failed=wrong is not None))
+        except RunFailed:
+            if wrong is not None:
+                raise wrong from None
+            raise
+
+    def _heard(self, word: Word) -> None:
+        self._parted = self._parted or word.parted or word.closing
 
     def tokens(self, n: SupportsIndex) -> None:
         """The step in progress used ``n`` tokens more. Raises :class:`SettingError` if that is no count."""
@@ -482,25 +604,9 @@ class Learner(LearnerView):
                 return
             yield item
 
-    def _feed(self, event: LearnerEvent) -> None:
-        """Take one event to the core and carry out what it decides, in order; the lock is held."""
-        now = self._client.clock.now
-        for_network: list[LearnerAction] = []
-        for action in self._core.step(now(), event):
-            match action:
-                case Apply():
-                    before = now()
-                    self._holdings.apply(action)
-                    self._apply_s += now() - before
-                case TakeSnapshot():
-                    before = now()
-                    self._holdings.take_snapshots(action.fragments)
-                    self._snapshot_s += now() - before
-                case SaveState():
-                    self._save_part(action)
-                case _:
-                    for_network.append(action)
-        self._client.perform(for_network)
+    @property
+    def _word(self) -> Word | None:
+        return self._follow.word if self._follow is not None else self._conduct.word
 
     def begins_pass(self, *, training: bool) -> None:
         """A forward pass begins, or an evaluation. Its forward hook tells of the model that was attached; where that is
@@ -510,7 +616,7 @@ class Learner(LearnerView):
 
     def _on_forward(self, training: bool) -> None:
         """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""
-        if self.left:
+        if self.left or self._follow is not None:
             return
         if not training:
             self._evaluated = True
@@ -519,7 +625,7 @@ class Learner(LearnerView):
             core = self._core
             if self._evaluated or core.newest_round >= core.clock:
                 with self._client.news:
-                    self._feed(StepStarted(anew=self._evaluated))
+                    self._hands.feed(StepStarted(anew=self._evaluated))
 
     def _before_step(self) -> None:
         self._holdings.before_write()
@@ -530,7 +636,7 @@ class Learner(LearnerView):
 
     def _give_and_save(self) -> None:
         """Copies of this boundary: for a learner that has asked for this one's state, and for the disk."""
-        donations, checkpoints = self._client.donations, self._checkpoints
+        donations, checkpoints = self._hands.client.donations, self._checkpoints
         try:
             if self._giving is not None and donations is not None and donations.wants_cut():
                 began = self._client.clock.now()
@@ -548,31 +654,6 @@ class Learner(LearnerView):
             if donations is not None:
                 donations.give(None)
 
-    def _wait_for_the_run(self, max_run_ahead: int) -> None:
-        """Wait for rounds to close and their weights to come; a syncer that is not heard of is not waited for again."""
-        client, core = self._client, self._core
-        if core.run_ahead <= max_run_ahead or self._deaf_since_round == core.newest_round:
-            return
-        began = client.clock.now()
-        deadline = began + self._run_ahead_timeout_s
-        with client.news:
-            while not core.finished and client.failure is None and not self._notice.look():
-                if core.wants_boundary:
-                    self._feed(Boundary())
-                if core.run_ahead <= max_run_ahead and not client.backlog.downloads:
-                    break
-                left_s = deadline - client.clock.now()
-                if left_s <= 0:
-                    self._deaf_since_round = core.newest_round
-                    log.warning(
-                        "%s: no round has closed in %g s; trains on without waiting",
-                        self.name,
-                        self._run_ahead_timeout_s,
-                    )
-                    break
-                client.news.wait(min(NOTICE_POLL_S, left_s))
-        self._waited_s += client.clock.now() - began
-
     def _complain(self) -> None:
         """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""
         failure = self._client.failure
@@ -581,7 +662,7 @@ class Learner(LearnerView):
                 raise failure
             if not self._core.linked:
                 raise ConnectionLost(
-                    f"{self._client.trouble or self._client.waiting_for}; start this learner again later"
+                    f"{self._hands.client.trouble or self.waiting_for}; start this learner again later"
                 )
         if failure is not None and not self._said_failure:
             self._said_failure = True
@@ -589,53 +670,28 @@ class Learner(LearnerView):
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _save_part(self, action: SaveState) -> None:
-        """Have this learner's part of a checkpoint saved, as everything is now; the lock is held."""
-        self._saving += 1
-        if self._on_checkpoint is None:
-            self._part_saved(action.mark, ok=False, text="it saves no parts: it was attached without on_checkpoint")
-            return
-        self._cut = action.state
-        try:
-            where = self._on_checkpoint(self, action.mark)
-        except Exception as wrong:
-            log.warning("%s: no part of checkpoint %s: %s", self.name, action.mark, wrong)
-            self._part_saved(action.mark, ok=False, text=f"{type(wrong).__name__}: {wrong}")
-            return
-        finally:
-            self._cut = None
-        if isinstance(where, Future):
-            where.add_done_callback(lambda written: self._part_written(action.mark, written))
-        else:
-            self._part_saved(action.mark, ok=True, text=str(where))
-
-    def _part_written(self, mark: str, written: Future[str]) -> None:
-        """In whatever thread has written it."""
-        wrong = None if written.cancelled() else written.exception()
-        with self._client.news:
-            if wrong is not None or written.cancelled():
-                log.warning("%s: no part of checkpoint %s: %s", self.name, mark, wrong or "cancelled")
-                self._part_saved(mark, ok=False, text=f"{type(wrong).__name__}: {wrong}" if wrong else "cancelled")
-            else:
-                self._part_saved(mark, ok=True, text=str(written.result()))
-
-    def _part_saved(self, mark: str, *, ok: bool, text: str) -> None:
-        self._saving -= 1
-        self._client.perform(self._core.step(self._client.clock.now(), StateSaved(mark=mark, ok=ok, text=text)))
-        self._client.news.notify_all()
-
     def state_dict(self) -> dict[str, Any]:
         """All that this learner has to remember, beside the model's and the optimizer's own. Call it between steps.
 
-        A flat dictionary of tensors (the bases, copied), numbers and text, as distributed checkpoints take it.
+        A flat dictionary of tensors (the bases, copied), numbers and text, as distributed checkpoints take it. Of many
+        ranks each has its own: the bases of distributed parameters are distributed tensors, placed alike, so what one
+        number of ranks has saved, another can load.
         """
         with self._client.news:
             return to_state_dict(
-                self._core.snapshot() if self._cut is None else self._cut,
+                self._state(),
                 layout_hash=self._layout_hash,
                 cut_hash=self._holdings.cut_hash,
                 bases=self._holdings.bases_by_name(),
             )
+
+    def _state(self) -> LearnerState:
+        """Of the core: as of the cut, while a part is being saved; of many ranks, as of the last boundary."""
+        if self._word is not None:
+            return self._word.state
+        if self._follow is None and self._hands.cut is not None:
+            return self._hands.cut
+        return self._core.snapshot()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, same_life: bool = False) -> None:
         """Go on from a checkpoint, before the ``with`` block. Only fragments that have changed since are then pulled.

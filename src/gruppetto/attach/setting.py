@@ -16,7 +16,7 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["check_settings", "default_name", "donation_place"]
+__all__ = ["check_for_ranks", "check_settings", "default_name", "donation_place"]
 
 MAX_SECONDS = 1e6
 """Eleven days. Waiting for much longer overflows in the system's own calls."""
@@ -72,6 +72,22 @@ def check_settings(
         _check_seconds("connect_timeout_s", connect_timeout_s)
     _check_seconds("run_ahead_timeout_s", run_ahead_timeout_s)
     _check_seconds("stall_s", stall_s)
+
+
+def check_for_ranks(*, donate: str | None, checkpoints: object, on_checkpoint: object) -> None:
+    """What a learner of one rank may be told, and one of many may not yet. Raises :class:`SettingError`."""
+    save = "save model, optimizer and learner.state_dict() with torch.distributed.checkpoint, on all ranks"
+    for key, told, fix in (
+        (
+            "donate",
+            donate not in (None, "auto"),
+            'use "auto" or None: a learner of many ranks gives no state to others',
+        ),
+        ("checkpoints", checkpoints is not None, save),
+        ("on_checkpoint", on_checkpoint is not None, save),
+    ):
+        if told:
+            raise SettingError("this learner has several ranks", where=f"Learner.{key}", fix=fix)
 
 
 def _check_seconds(key: str, limit_s: object) -> None:

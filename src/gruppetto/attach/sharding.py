@@ -1,12 +1,13 @@
 """A model as fragments: which parameters take part, and where each piece of a fragment lies in them.
 
-A fragment is one flat float32 vector in host memory; its pieces are whole parameters or runs of their rows. This file
-knows a model that one process holds as a whole. A model spread over ranks needs another class with the same methods,
-which reads and writes only its own rows.
+A fragment is one flat float32 vector in host memory; its pieces are whole parameters or runs of their rows. Of a model
+that is spread over ranks, each rank reads and writes what it holds (:mod:`gruppetto.attach.holding`): its vector of a
+fragment is the rows that it has, end to end.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,11 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from gruppetto.attach.holding import Hold, hold, is_distributed
 from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout, TensorSpec
+from gruppetto.numerics.runs import Runs
+from gruppetto.numerics.shares import Held, local_pieces, runs_in
+from gruppetto.runtime.transfers import Share
 
-__all__ = ["FlatModel", "flat_views", "plain_name"]
+__all__ = ["FlatModel", "plain_name"]
 
 DTYPES = {
     torch.float64: "float64",
@@ -51,12 +56,14 @@ class FlatModel:
     """The floating-point parameters of ``model``, readable and writable by fragment.
 
     ``trainable_only`` leaves out what needs no gradient. A tensor with two names (tied weights) is one tensor under
-    its first name. Buffers do not take part. Raises :class:`LayoutError` for a parameter that cannot be averaged.
+    its first name. Buffers do not take part. Of distributed tensors the layout has the whole, values are this rank's.
+    Raises :class:`LayoutError` for a parameter that cannot be averaged.
     """
 
     def __init__(self, model: nn.Module, *, trainable_only: bool = True) -> None:
         self._model = model
         self._parameters: dict[str, nn.Parameter] = {}
+        self._holds: dict[str, Hold] = {}
         full_names: dict[str, str] = {}
         specs = []
         for wrapped, parameter in model.named_parameters(remove_duplicate=True):
@@ -73,6 +80,7 @@ class FlatModel:
                 )
             specs.append(TensorSpec(name=name, shape=tuple(parameter.shape), dtype=DTYPES[parameter.dtype]))
             self._parameters[name] = parameter
+            self._holds[name] = hold(name, parameter)
         if not specs:
             what = "trainable parameters" if trainable_only else "parameters"
             raise LayoutError(
@@ -81,26 +89,50 @@ class FlatModel:
         self.layout = Layout(tensors=tuple(specs))
         self.fragmentation: Fragmentation | None = None
         self.device = next(iter(self._parameters.values())).device
+        self._supplies: Held | None = None
+        self._local: tuple[FragmentSpec, ...] = ()
+        self._shares: tuple[Share, ...] = ()
 
     @property
     def num_fragments(self) -> int:
         """P; 0 before :meth:`cut`."""
         return 0 if self.fragmentation is None else self.fragmentation.num_fragments
 
+    @property
+    def held(self) -> dict[str, Runs]:
+        """By parameter: the runs of its elements that this rank holds."""
+        return {name: here.runs for name, here in self._holds.items()}
+
+    def spread(self, supplies: Held) -> None:
+        """The model is one of several ranks', of which this one supplies so much; said before :meth:`cut`."""
+        self._supplies = supplies
+
     def cut(self, fragmentation: Fragmentation) -> None:
         """Read and write along these pieces from now on."""
         self.fragmentation = fragmentation
+        self._local = fragmentation.fragments
+        if self._supplies is not None:
+            held, supplies = self.held, self._supplies
+            self._local = tuple(local_pieces(spec, held) for spec in fragmentation.fragments)
+            shares = []
+            for spec in fragmentation.fragments:
+                have, give = runs_in(spec, held), runs_in(spec, supplies)
+                shares.append(Share(held=have, supplied=give, places=give.within(have)))
+            self._shares = tuple(shares)
+
+    def share(self, fragment: int) -> Share | None:
+        """What this rank moves of a fragment; None if it has the model to itself."""
+        return self._shares[fragment] if self._shares else None
 
     def numel(self, fragment: int) -> int:
-        """Elements of one fragment."""
-        assert self.fragmentation is not None
-        return self.fragmentation.fragments[fragment].numel
+        """Elements of one fragment that are here: all of them, unless the model is spread over ranks."""
+        return self._local[fragment].numel
 
     @torch.no_grad()
     def check_finite(self) -> None:
         """Raises :class:`SettingError` for a parameter that float32, in which the run is kept, cannot hold."""
-        for name, parameter in self._parameters.items():
-            if not torch.isfinite(parameter.detach().to(torch.float32)).all():
+        for name, here in self._holds.items():
+            if not torch.isfinite(here.own().to(torch.float32)).all():
                 raise SettingError(
                     "holds NaN or infinity as float32, so it cannot be the run's initial value",
                     where=f"parameter {name!r}",
@@ -127,17 +159,33 @@ class FlatModel:
                     fix="change shapes and dtypes before the model is attached",
                 )
 
+    def gather_shards(self) -> None:
+        """Let go of what the last forward pass has gathered: the next one must see what has been written meanwhile."""
+        fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a while to import, and is there if it is used
+        for module in self._model.modules():
+            if fsdp is not None and isinstance(module, fsdp.FSDPModule):
+                module.reshard()
+
     @torch.no_grad()
     def read(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
-        """flat ← the parameters of the fragment, as float32."""
-        locals_, places = self._pairs(fragment, flat)
-        torch._foreach_copy_(places, locals_, non_blocking=non_blocking)
+        """flat ← the parameters of the fragment, as float32. Collective if some have to be gathered for it."""
+        spec = self._local[fragment]
+        values = {piece.name: self._holds[piece.name].read() for piece in spec.pieces}
+        locals_, places = self.views(values, fragment, flat)
+        if places:
+            torch._foreach_copy_(places, locals_, non_blocking=non_blocking)
 
     @torch.no_grad()
     def write(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
         """The parameters of the fragment ← flat, in place, rounded to their own dtype."""
-        locals_, places = self._pairs(fragment, flat)
-        torch._foreach_copy_(locals_, places, non_blocking=non_blocking)
+        spec = self._local[fragment]
+        plain = {piece.name: self._holds[piece.name].read() for piece in spec.pieces if not self._gathers(piece)}
+        locals_, places = self.views(plain, fragment, flat)
+        if places:
+            torch._foreach_copy_(locals_, places, non_blocking=non_blocking)
+        for piece in filter(self._gathers, spec.pieces):
+            whole = torch.from_numpy(flat[piece.offset : piece.offset + piece.numel])
+            self._holds[piece.name].write_rows(piece.start, whole)
 
     @torch.no_grad()
     def round(self, fragment: int, flat: NDArray[np.float32]) -> None:
@@ -145,35 +193,57 @@ class FlatModel:
 
         A base has to be rounded like this, or the rounding itself would be offered as an outer gradient.
         """
-        for parameter, place in zip(*self._pairs(fragment, flat), strict=True):
-            if parameter.dtype not in EXACT:
-                place.copy_(place.to(parameter.dtype))
+        whole = torch.from_numpy(flat)
+        for piece in self._local[fragment].pieces:
+            dtype = self._parameters[piece.name].dtype
+            if dtype not in EXACT:
+                place = whole[piece.offset : piece.offset + piece.numel]
+                place.copy_(place.to(dtype))
 
-    def _pairs(self, fragment: int, flat: NDArray[np.float32]) -> tuple[list[Tensor], list[Tensor]]:
-        assert self.fragmentation is not None
-        return flat_views(self._parameters, self.fragmentation.fragments[fragment], flat)
+    def views(
+        self, tensors: Mapping[str, Tensor], fragment: int, flat: NDArray[np.float32]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Views of equal shapes: the tensors or rows, of those given, that make up a fragment, and their places in its
+        ``flat`` vector. The tensors are as this rank holds them."""
+        spec = self._local[fragment]
+        assert flat.shape == (spec.numel,)
+        whole = torch.from_numpy(flat)
+        parts, places = [], []
+        for piece in spec.pieces:
+            if piece.name in tensors:
+                part = self._holds[piece.name].rows(tensors[piece.name].detach(), piece)
+                parts.append(part)
+                places.append(whole[piece.offset : piece.offset + piece.numel].view(part.shape))
+        return parts, places
 
+    @torch.no_grad()
+    def pack(self, tensors: Mapping[str, Tensor], fragment: int, flat: NDArray[np.float32]) -> None:
+        """flat ← the fragment of these tensors, which are as this rank holds them."""
+        parts, places = self.views(tensors, fragment, flat)
+        if places:
+            torch._foreach_copy_(places, parts)
 
-def flat_views(
-    tensors: Mapping[str, Tensor], spec: FragmentSpec, flat: NDArray[np.float32]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Views of equal shapes: the tensors or rows that make up a fragment, and their places in its ``flat`` vector."""
-    assert flat.shape == (spec.numel,)
-    whole = torch.from_numpy(flat)
-    parts, places = [], []
-    for piece in spec.pieces:
-        part = _rows(tensors[piece.name].detach(), piece)
-        parts.append(part)
-        places.append(whole[piece.offset : piece.offset + piece.numel].view(part.shape))
-    return parts, places
+    @torch.no_grad()
+    def unpack(self, tensors: Mapping[str, Tensor], fragment: int, flat: NDArray[np.float32]) -> None:
+        """The fragment of these tensors ← flat."""
+        parts, places = self.views(tensors, fragment, flat)
+        if places:
+            torch._foreach_copy_(parts, places)
 
+    def empty_bases(self) -> dict[str, Tensor]:
+        """Zeros in the shape in which this rank holds each parameter, float32, in host memory."""
+        return {name: torch.zeros(here.shape, dtype=torch.float32) for name, here in self._holds.items()}
 
-def _rows(tensor: Tensor, piece: Piece) -> Tensor:
-    """The part of a tensor that a piece covers. Pieces are cut along rows, so a strided tensor needs no copy."""
-    if piece.numel == tensor.numel():
-        return tensor
-    row_numel = tensor.numel() // tensor.shape[0]
-    return tensor[piece.start // row_numel : piece.stop // row_numel]
+    def to_global(self, bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Distributed tensors, placed as the parameters are, of what this rank holds; plain ones stay as they are."""
+        return {name: self._holds[name].to_global(base) for name, base in bases.items()}
+
+    def to_local(self, bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What this rank holds of these. Collective if some have to be gathered for it."""
+        return {name: self._holds[name].to_local(base) for name, base in bases.items()}
+
+    def _gathers(self, piece: Piece) -> bool:
+        return self._holds[piece.name].gathers
 
 
 def _check(name: str, parameter: Tensor, trainable_only: bool) -> None:
@@ -191,11 +261,11 @@ def _check(name: str, parameter: Tensor, trainable_only: bool) -> None:
         )
     if parameter.is_meta:
         raise LayoutError("is on the meta device, without values", where=where, fix="materialise the model first")
-    if type(parameter.data) is not Tensor:
+    if type(parameter.data) is not Tensor and not is_distributed(parameter.data):
         raise LayoutError(
-            f"is a {type(parameter.data).__name__}, not a plain tensor",
+            f"is a {type(parameter.data).__name__}, neither a plain tensor nor a DTensor",
             where=where,
-            fix="attach the model before sharding it; only models held whole by one process are supported",
+            fix="shard the model with fully_shard or parallelize_module",
         )
 
 

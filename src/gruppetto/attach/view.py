@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gruppetto.attach.hands import Hands
 from gruppetto.attach.rewarm import Rewarm
+from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.errors import Refused
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import RefusalReason
 from gruppetto.runtime.client import LearnerClient
+from gruppetto.runtime.orders import Word
+from gruppetto.runtime.rank_client import RankClient
 
 __all__ = ["LearnerView", "Place"]
 
@@ -28,16 +32,26 @@ class Place(NamedTuple):
 class LearnerView:
     """The readable side of a :class:`~gruppetto.attach.learner.Learner`. Nothing here waits or changes anything."""
 
-    def __init__(self, core: LearnerCore, client: LearnerClient) -> None:
+    def __init__(self, core: LearnerCore, client: LearnerClient | RankClient) -> None:
         self._core, self._client = core, client
-        self._apply_s = self._snapshot_s = self._waited_s = self._give_s = 0.0
+        self._give_s = 0.0
+        self._paced: RunAhead | None = None
         self._rewarm: Rewarm | None = None
         self._began_from = ""
+        self._clocked: Hands | None = None
+        """What measures its own times; None where rank 0 does it."""
+
+    @property
+    def _word(self) -> Word | None:
+        """Of many ranks: how the learner stood at the last boundary, the same on all of them. What depends on it, a
+        learning rate, or the end of the loop, must not differ between ranks."""
+        return None
 
     @property
     def round(self) -> int:
         """The newest round observed. Index learning-rate schedules by it, so that unequal learners anneal together."""
-        return self._core.newest_round
+        word = self._word
+        return self._core.newest_round if word is None else word.state.newest_round
 
     @property
     def rounds(self) -> int | None:
@@ -58,6 +72,9 @@ class LearnerView:
     @property
     def finished(self) -> bool:
         """The run has reached its last round."""
+        word = self._word
+        if word is not None:
+            return word.finished or (word.refusal is not None and word.refusal[0] == RefusalReason.FINISHED.value)
         failure = self._client.failure
         return self._core.finished or (isinstance(failure, Refused) and failure.reason == RefusalReason.FINISHED.value)
 
@@ -65,6 +82,9 @@ class LearnerView:
     def refusal(self) -> Refused | None:
         """Why the syncer does not take this learner in any more: what it trains from now on is for nobody. None while
         it does, and when the run has just finished."""
+        word = self._word
+        if word is not None:
+            return None if word.refusal is None or self.finished else Refused(*word.refusal)
         failure = self._client.failure
         return failure if isinstance(failure, Refused) and not self.finished else None
 
@@ -94,6 +114,8 @@ class LearnerView:
     @property
     def waiting_for(self) -> str:
         """What keeps this learner from training with the others, in words; "" if nothing does."""
+        if isinstance(self._client, RankClient):
+            return "rank 0" if self._word is None else self._word.waiting_for
         return self._client.waiting_for
 
     @property
@@ -104,6 +126,7 @@ class LearnerView:
     def metrics(self) -> dict[str, float]:
         """Numbers for any tracker, in one flat dictionary; all begin with ``gruppetto/``. Seconds, bytes and counts."""
         core, client = self._core, self._client
+        donations = None if isinstance(client, RankClient) else client.donations
         with client.news:
             numbers: dict[str, float] = {
                 "clock": core.clock,
@@ -112,16 +135,16 @@ class LearnerView:
                 "steps": core.steps,
                 "tokens": core.tokens,
                 "step_s": core.step_s,
-                "contributions": client.offered,
+                "contributions": client.transfers.offered,
                 "rejected": sum(core.rejections.values()),
                 "bytes_up": client.bytes_up,
                 "bytes_down": client.bytes_down,
-                "apply_s": self._apply_s,
-                "snapshot_s": self._snapshot_s,
-                "waited_s": self._waited_s,
+                "apply_s": 0.0 if self._clocked is None else self._clocked.apply_s,
+                "snapshot_s": 0.0 if self._clocked is None else self._clocked.snapshot_s,
+                "waited_s": 0.0 if self._paced is None else self._paced.waited_s,
                 "lr_factor": self.lr_factor,
                 "give_s": self._give_s,
-                "bytes_given": client.donations.given_bytes if client.donations is not None else 0,
+                "bytes_given": 0 if donations is None else donations.given_bytes,
                 "reconnects": client.reconnects,
                 "connected": float(core.linked),
             }

@@ -17,12 +17,13 @@ from gruppetto import Learner
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.part import Parts, load_part
 from gruppetto.config import LearnerEntry, RunConfig
-from gruppetto.errors import LayoutError
+from gruppetto.errors import LayoutError, SettingError
 from gruppetto.runtime.clock import Clock
 from gruppetto.train.batches import Batches
 from gruppetto.train.data import open_data
 from gruppetto.train.inner import adamw, learning_rate
 from gruppetto.train.model import build
+from gruppetto.train.sharded import gather_place, shard
 from gruppetto.train.step import backward, update
 
 __all__ = ["ride"]
@@ -51,14 +52,27 @@ def ride(
     data slot and its cursor are the syncer's to give. Parts of checkpoints of the whole run are written under
     ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. False if it has
     left on notice, and not at the end of the run. Raises what :class:`gruppetto.Learner` raises.
+    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. Under ``torchrun`` all
+    ranks are one learner, which FSDP2 shards. Raises what :class:`gruppetto.Learner`
+    raises.
     """
     setting = config.train
     torch.set_num_threads(setting.threads)
     data = open_data(setting, cache)
     model = build(setting.model, data.tokenizer.vocab_size)
+    place = gather_place()
+    alone = place.size == 1
+    if not alone:
+        shard(model)
+        if part is not None:
+            raise SettingError(
+                "a learner of many ranks has no part in checkpoints of the whole run",
+                where="--from",
+                fix="start it without: it begins from the run's weights",
+            )
     optimizer = adamw(model, setting.inner)
     every_rounds = setting.checkpoint_every_rounds
-    saved = Checkpoints(checkpoints) if checkpoints is not None and every_rounds else None
+    saved = Checkpoints(checkpoints) if alone and checkpoints is not None and every_rounds else None
     writer = Parts(parts, model, optimizer, extra=lambda: {"torch_rng": torch.get_rng_state()})
     learner = Learner(
         model,
@@ -69,7 +83,7 @@ def ride(
         tokens_per_step=setting.tokens_per_step,
         checkpoints=saved,
         leave_on_sigterm=threading.current_thread() is threading.main_thread(),
-        on_checkpoint=writer,
+        on_checkpoint=writer if alone else None,
     )
     if part is not None:
         torch.set_rng_state(load_part(part, model, optimizer, learner)["torch_rng"])
@@ -85,7 +99,7 @@ def ride(
         rounds = learner.rounds or config.rounds
         next_report, next_save, said_at = 0, learner.round + every_rounds, clock.now()
         step_began = clock.now()
-        for batch in learner.until_finished(batches):
+        for batch in learner.until_finished(place.part_of(batches)):
             if learner.refusal is not None:
                 raise learner.refusal
             began = clock.now()

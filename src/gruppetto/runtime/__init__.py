@@ -12,7 +12,10 @@ The syncer, from the outside in::
     store          the durable state                                     durable     files whole or not at all
     worker         where slow work is done                               model_stream, tensorfile, saved_model
 
+    assembly       contributions that come in pieces
+
 Both sides share ``wire`` (frames, headers, limits), ``cut`` (the fragments of a run) and ``transport`` (the link's
 shape). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,
-``joining`` takes it from a peer, and ``donor`` gives it to others, as ``donation`` says.
+``joining`` takes it from a peer, and ``donor`` gives it to others, as ``donation`` says. ``transfers`` moves vectors;
+``rank_client`` is the link of a rank that follows, and ``orders`` what it is told.
 """

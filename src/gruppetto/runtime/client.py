@@ -18,14 +18,12 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused
-from gruppetto.numerics.codec import CODECS, encode_difference
-from gruppetto.numerics.fragments import Fragmentation
+from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.actions import LearnerAction, Pull, Recover, Seed
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
@@ -34,7 +32,6 @@ from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import (
     Announcement,
     Answer,
-    ApplyMode,
     Ask,
     Begin,
     Clipping,
@@ -51,6 +48,7 @@ from gruppetto.protocol.units import Fragment, Incarnation, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Fixed
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
+from gruppetto.runtime.backlog import Backlog
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Manifest
@@ -58,23 +56,17 @@ from gruppetto.runtime.donor import DonationServer
 from gruppetto.runtime.heartbeat import Heartbeats
 from gruppetto.runtime.http_client import ControlSocket, HttpSyncer, NotAccepted
 from gruppetto.runtime.joining import Visit
-from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.orders import RankOrder, Welcomed
 from gruppetto.runtime.recovering import Find, Recovering
 from gruppetto.runtime.redial import Redial
+from gruppetto.runtime.transfers import Tensors, Transfers, next_stir
 from gruppetto.runtime.wire import FROM_SYNCER, Frame, HelloFrame, WelcomeFrame
 
-__all__ = ["LearnerClient", "Tensors"]
+__all__ = ["LearnerClient", "until_one_ends"]
 
 log = logging.getLogger("gruppetto.learner")
 
-FIRST_PAUSE_S = 0.1
-"""Between two tries of one transfer; doubled each time."""
-LONGEST_RETRY_S = 1.0
-"""Between two tries of one transfer."""
-TRIES = 3
-"""Of one download. Then the connection is made anew."""
-DOWNLOADS, UPLOADS = 4, 2
-"""Transfers at a time. Several connections fill a long link that one cannot."""
 HEARTBEATS_A_LEASE = 4
 HELLO_S = 10.0
 """For the answer to a Hello, which takes the syncer a second at most. A connection made while the syncer, or something
@@ -89,26 +81,6 @@ MAX_MENDABLE = 16
 _HELLO_REPLIES = frozenset({"WelcomeFrame", "Refusal"})
 
 
-class Tensors(Protocol):
-    """A learner's tensors, as its network side sees them. Only ``lend`` is called without the lock."""
-
-    def cut(self, fragmentation: Fragmentation, apply: ApplyMode) -> None:
-        """The model falls into these fragments; said once, before anything below."""
-        ...
-
-    def lend(self, fragment: Fragment) -> Lease:
-        """Room for the values of a fragment."""
-        ...
-
-    def arrive(self, fragment: Fragment, version: Version, values: Lease) -> None:
-        """Values have come, to be applied when the core says so. Takes over the hold."""
-        ...
-
-    def offer(self, answer: Answer) -> Offer:
-        """The base and the snapshot that this answer speaks of, held for the caller."""
-        ...
-
-
 class LearnerClient:
     """Keeps ``core`` in touch with the syncer at ``address``, or at the first of several at which one serves the run;
     a book is looked up before every dialling.
@@ -116,7 +88,8 @@ class LearnerClient:
     ``stall_s`` is how long a transfer may stand still. :attr:`news` is the lock around the core, and is notified
     whenever something has changed. :attr:`failure` is what a person has to mend, or a refusal; after either the client
     rests. ``donates``: HOST and port at which this learner gives its state to others. ``has_own``: it has saved a state
-    itself, should nobody give one.
+    itself, should nobody give one. ``also``: what concerns the other ranks of this learner, of which this is rank 0, in
+    the order in which they have to do it; called with the lock held.
     """
 
     def __init__(
@@ -135,6 +108,7 @@ class LearnerClient:
         donates: tuple[str, int] | None = None,
         has_own: bool = False,
         fits: Callable[[Manifest], None] = lambda manifest: None,
+        also: Callable[[RankOrder], None] | None = None,
     ) -> None:
         self.core = core
         fixed = (address,) if isinstance(address, SyncerAddress) else address
@@ -151,16 +125,27 @@ class LearnerClient:
         """What has been said that a person can mend."""
         self.seed_wanted = False
         self.backlog = Backlog()
-        self.offered, self.reconnects = 0, 0
-        """Contributions uploaded; connections lost and made again."""
-        self.given: dict[Fragment, int] = {}
-        """Tokens of the contributions that were taken ahead of their round, when this learner has had notice."""
+        self.reconnects = 0
+        """Connections lost and made again."""
+        self._leads, self._also = also is not None, also or _alone
         self._tensors, self._layout, self._library = tensors, layout, library
         self._rng = random.Random(core.session) if rng is None else rng
         self._silence = asyncio.Event()
         several = len(self.addresses) > 1
         self._http = HttpSyncer(
             self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
+        )
+        self.transfers = Transfers(
+            self._http,
+            tensors,
+            self.backlog,
+            self.news,
+            layout_hash=layout.layout_hash,
+            owner=lambda: (core.learner, core.incarnation),
+            came=self._came,
+            is_over=self._is_over,
+            fail=self._fail,
+            rng=self._rng,
         )
         self._heartbeats: Heartbeats | None = None
         self.donations: DonationServer | None = None
@@ -174,11 +159,9 @@ class LearnerClient:
         self._dial_heart = partial(Heartbeats, lambda: self.address, self._heartbeat, token=token, tls=tls)
         if several:
             self._dial_heart = partial(self._dial_heart, on_silence=lambda: self._in_loop(self._silence.set))
-        self._bodies = LeasePool()
         self._complaints = Complaints(log)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
-        self._stirs: list[asyncio.Event] = []
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="gruppetto-learner", daemon=True)
 
@@ -188,20 +171,24 @@ class LearnerClient:
         """Begin to dial."""
         self._thread.start()
 
-    def perform(self, actions: Sequence[LearnerAction]) -> None:
-        """Carry out what concerns the network. Returns at once; the lock is held by the caller."""
+    def perform(self, actions: Sequence[LearnerAction], *, told: bool = False) -> None:
+        """Carry out what concerns the network. Returns at once; the lock is held by the caller. ``told``: the other
+        ranks of this learner know of it already."""
+        also = _alone if told else self._also
         for action in actions:
             match action:
                 case Progress():
                     self.backlog.report(action)
                 case Answer():
                     self.backlog.offer(self._tensors.offer(action))
+                    also(action)
                 case Deferred():
                     self.backlog.defer(action)
                 case Marked():
                     self.backlog.mark(action)
                 case Pull():
                     self.backlog.want(action.fragment, action.version)
+                    also(action)
                 case Seed():
                     self.seed_wanted = True
                 case Recover():
@@ -238,6 +225,16 @@ class LearnerClient:
     @property
     def bytes_down(self) -> int:
         return self._http.bytes_down
+
+    @property
+    def offered(self) -> int:
+        """Contributions uploaded."""
+        return self.transfers.offered
+
+    @property
+    def given(self) -> dict[Fragment, int]:
+        """Tokens of the contributions that were taken ahead of their round, when this learner has had notice."""
+        return self.transfers.given
 
     @property
     def waiting_for(self) -> str:
@@ -342,21 +339,21 @@ class LearnerClient:
                 self._refused(reply)
                 return
             assert isinstance(reply, WelcomeFrame)
-            self._stirs.clear()
+            self.transfers.stirs.forget()
             self._silence.clear()
             self._welcomed(reply, opens=True)
             try:
-                await _until_one_ends(
+                await until_one_ends(
                     self._listen(socket),
                     self._speak(socket),
                     self._notice_silence(),
-                    *(self._download() for _ in range(DOWNLOADS)),
-                    *(self._upload() for _ in range(UPLOADS)),
+                    *self.transfers.loops(),
                 )
             finally:
                 with self.news:
                     self._step(LinkDown())
                     self.backlog.link_down()
+                    self._also(LinkDown())
 
     async def _notice_silence(self) -> None:
         await self._silence.wait()
@@ -396,7 +393,7 @@ class LearnerClient:
                     raise AssertionError(frame)
 
     async def _speak(self, socket: ControlSocket) -> None:
-        stirred = self._stirrer()
+        stirred = self.transfers.stirs.new()
         while True:
             with self.news:
                 frames, closing = self.backlog.take_frames(), self._closing
@@ -409,111 +406,7 @@ class LearnerClient:
                 await socket.send(goodbye)
                 await socket.close()
                 return
-            await _next(stirred)
-
-    async def _download(self) -> None:
-        stirred = self._stirrer()
-        while True:
-            with self.news:
-                job = self.backlog.next_pull()
-            if job is None:
-                await _next(stirred)
-                continue
-            fragment, version = job
-            try:
-                await self._pull(fragment, version)
-            finally:
-                with self.news:
-                    self.backlog.pulled(fragment)
-                    self.news.notify_all()
-
-    async def _pull(self, fragment: Fragment, version: Version) -> None:
-        room = self._tensors.lend(fragment)
-        try:
-            for attempt in range(TRIES):
-                try:
-                    came = await self._http.fetch(fragment, version, self._layout.layout_hash, room)
-                    break
-                except ConnectionLost:
-                    if attempt + 1 == TRIES:
-                        raise
-                    await self._before_retry(attempt)
-            if came < version:
-                raise ProtocolError(
-                    f"{self.address} sent version {came} of fragment {fragment} when asked for {version}"
-                )
-        except BaseException:
-            room.release()
-            raise
-        with self.news:
-            self._tensors.arrive(fragment, came, room)
-            self._step(Arrived(fragment=fragment, version=came))
-
-    async def _upload(self) -> None:
-        stirred = self._stirrer()
-        while True:
-            with self.news:
-                job = self.backlog.next_upload()
-            if job is None:
-                await _next(stirred)
-                continue
-            try:
-                if isinstance(job, SeedPart):
-                    await self._send_seed(job)
-                else:
-                    await self._contribute(job)
-            finally:
-                with self.news:
-                    self.backlog.uploaded()
-                    self.news.notify_all()
-
-    async def _send_seed(self, part: SeedPart) -> None:
-        """Give initial weights. A no that stays one is final: other weights will not come from here."""
-        try:
-            part.theta.ready()
-            body = part.theta.values.view(np.uint8).data
-            for attempt in range(TRIES):
-                try:
-                    await self._http.seed(self.core.learner, self.core.incarnation, part.fragment, body)
-                    return
-                except ProtocolError as wrong:  # perhaps damaged on its way, or the turn is somebody else's by now
-                    if attempt + 1 == TRIES:
-                        self._fail(ProtocolError(f"the syncer does not take this learner's initial weights: {wrong}"))
-                        raise
-                    await self._before_retry(attempt)
-        finally:
-            part.release()
-
-    async def _contribute(self, offer: Offer) -> None:
-        """Deliver a contribution, however often it takes while its round is open: the round may need it to close."""
-        assert self.welcome is not None
-        answer, codec = offer.answer, CODECS[self.welcome.uplink]
-        payload_bytes = codec.payload_bytes(offer.base.values.size)
-        lease = self._bodies.lend(-(-payload_bytes // 4))
-        body = lease.values.view(np.uint8)[:payload_bytes]
-        try:
-            try:
-                if self._is_over(answer):
-                    return
-                offer.theta.ready()
-                encode_difference(offer.base.values, offer.theta.values, codec, body)
-            finally:
-                offer.release()
-            attempt = 0
-            while not self._is_over(answer):
-                try:
-                    taken = await self._http.contribute(answer, codec.name, body.data)
-                    self.offered += 1
-                    if taken and answer.parting:
-                        self.given[answer.fragment] = answer.tokens
-                    return
-                except (ConnectionLost, ProtocolError) as wrong:
-                    level = logging.INFO if attempt == 0 else logging.DEBUG
-                    log.log(level, "round %d, fragment %d: %s; tried again", answer.round, answer.fragment, wrong)
-                await self._before_retry(attempt)
-                attempt = min(attempt + 1, 10)
-        finally:
-            lease.release()
+            await next_stir(stirred)
 
     # ── a state to begin from ────────────────────────────────────────────────────────────────────────────────────
 
@@ -526,6 +419,8 @@ class LearnerClient:
         """In the loop of this thread: a Welcome has brought it about."""
         frame = self.welcome
         assert frame is not None and self.recovering is None
+        if self._leads:
+            wanted = replace(wanted, donors=())  # a peer's state would have to be cut as this learner is
         core, stall_s = self.core, self._http.stall_s
 
         def visit(address: str) -> Visit:
@@ -571,7 +466,7 @@ class LearnerClient:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)
-            self._bodies = LeasePool(grain=max(1, max(part.numel for part in parts.fragments) // 8))
+            self.transfers.cut(parts, CODECS[frame.uplink])
             with self.news:
                 self._tensors.cut(parts, frame.welcome.apply)
         elif frame.fragmentation_hash != self.welcome.fragmentation_hash:
@@ -582,6 +477,7 @@ class LearnerClient:
             if self.core.is_newborn(frame.welcome):
                 self.backlog.new_life()
             self.reconnects += opens and not first
+            self._also(Welcomed(frame=frame, address=str(self.address)))
             self._step(frame.welcome)
         if first:
             self._heartbeats = self._dial_heart(period_s=frame.liveness_s / HEARTBEATS_A_LEASE)
@@ -620,10 +516,6 @@ class LearnerClient:
         self.perform(self.core.step(self.clock.now(), event))
         self.news.notify_all()
 
-    async def _before_retry(self, attempt: int) -> None:
-        """A pause that grows with the attempts, counted from 0, and differs between learners."""
-        await asyncio.sleep(self._rng.uniform(0.5, 1.0) * min(LONGEST_RETRY_S, FIRST_PAUSE_S * 2**attempt))
-
     def _complain(self, frame: Frame) -> None:
         """What became of a contribution that was not taken as it is, and what to do; rarer and rarer."""
         match frame:
@@ -641,6 +533,14 @@ class LearnerClient:
             case _:
                 pass
 
+    def _came(self, fragment: Fragment, version: Version, values: Lease) -> None:
+        """A fragment is here; the lock is held."""
+        self._tensors.arrive(fragment, version, values)
+        if self._leads:
+            self.news.notify_all()  # the core hears of it when all ranks have their part
+        else:
+            self._step(Arrived(fragment=fragment, version=version))
+
     def _is_over(self, answer: Answer) -> bool:
         core = self.core
         return core.newest_round >= answer.round or (core.epoch, core.incarnation) != (answer.epoch, answer.incarnation)
@@ -652,33 +552,23 @@ class LearnerClient:
 
     def _stir(self) -> None:
         """Let the loop look at the backlog again. From any thread."""
-        self._in_loop(self._stir_all)
+        self._in_loop(self.transfers.stirs.all)
 
     def _in_loop(self, call: Callable[[], object]) -> None:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(call)
 
-    def _stir_all(self) -> None:
-        for stirred in self._stirs:
-            stirred.set()
 
-    def _stirrer(self) -> asyncio.Event:
-        stirred = asyncio.Event()
-        self._stirs.append(stirred)
-        return stirred
+def _alone(order: RankOrder) -> None:
+    pass
 
 
 def _level(routine: bool) -> int:
     return logging.INFO if routine else logging.WARNING
 
 
-async def _next(stirred: asyncio.Event) -> None:
-    await stirred.wait()
-    stirred.clear()
-
-
-async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
+async def until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
     """Run all until the first ends or fails; end the others; raise what it raised."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:

@@ -56,6 +56,7 @@ from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment, Version
+from gruppetto.runtime.assembly import Assemblies
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
@@ -73,12 +74,15 @@ from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.schema import core_and_header
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "is_older"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
 SETTLE_TRIES = 3
 """How often the books of a finished run are tried to be made durable. Its weights are already."""
+
+SEEDS_A_TIME = 2
+"""Fragments whose initial weights may come in pieces at a time: as many as one rank uploads."""
 
 
 class Engine:
@@ -135,6 +139,11 @@ class Engine:
         largest_numel = max(spec.numel for spec in parts.fragments)
         self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
+        self.halves: Assemblies[Answer] = Assemblies(Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies))
+        """Contributions of learners of many ranks, of which some pieces are here."""
+        self.seed_halves: Assemblies[tuple[str, int, Fragment]] = Assemblies(
+            Intake(CODECS["fp32"], largest_numel, SEEDS_A_TIME)
+        )
         self.switchboard = Switchboard(self._dress, complaints)
         self.core, made_of = core_and_header(
             SyncerCore,
@@ -203,6 +212,15 @@ class Engine:
     def wants(self, answer: Answer) -> bool:
         """The contribution would be merged if its body were here, whole and finite."""
         return self.core.judge(answer) is None
+
+    def superseded(self, answer: Answer) -> bool:
+        """Pieces of a newer contribution of the same learner to the same round and fragment are here."""
+        return any(is_older(answer, than=half) for half in self.halves)
+
+    def drop_halves(self) -> None:
+        """Give up what will not be merged, however many pieces of it come."""
+        self.halves.drop(lambda half: not self.wants(half))
+        self.seed_halves.drop(lambda half: self.seeder != half[:2])
 
     def turn_away(self, answer: Answer) -> None:
         """Let the core refuse a contribution that it does not want, whose body nobody has read."""
@@ -436,3 +454,15 @@ class Engine:
             down=seen.traffic.down,
             malformed=seen.malformed,
         )
+
+
+def is_older(answer: Answer, *, than: Answer) -> bool:
+    """Both are of one learner for one place in one round, and it has made the other one later."""
+    one, other = answer, than
+    return (one.learner, one.round, one.fragment) == (other.learner, other.round, other.fragment) and (
+        _order(one) < _order(other)
+    )
+
+
+def _order(answer: Answer) -> tuple[int, ...]:
+    return answer.epoch, answer.incarnation, answer.total_tokens, answer.base_version, answer.steps

@@ -19,6 +19,7 @@ import numpy as np
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
@@ -31,6 +32,8 @@ from gruppetto.runtime.wire import (
     LAYOUT_HEADER,
     LEARNER_HEADER,
     MAX_FRAME_BYTES,
+    RANK_HEADER,
+    RUNS_HEADER,
     VERSION_HEADER,
     CloseCode,
     Frame,
@@ -49,6 +52,9 @@ PING_S = 5.0
 go on meanwhile on their own connection: until one of the ends knows, rounds spend their whole grace window on us."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
+
+TAKEN = frozenset({"taken", "held"})
+"""What the syncer says of a contribution that it has; of a piece of one, "held" until the last is in."""
 
 
 class NotAccepted(ProtocolError):
@@ -102,11 +108,14 @@ class HttpSyncer:
         tls: ssl.SSLContext | None,
         stall_s: float,
         dial_s: float | None = None,
+        rank: str = "",
     ) -> None:
-        """``dial_s``: how long making a connection may take; ``stall_s`` if not said."""
+        """``dial_s``: how long making a connection may take; ``stall_s`` if not said. ``rank``: which of many."""
         self.address, self.stall_s = address, stall_s
         self._dial_s = stall_s if dial_s is None else dial_s
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        if rank:
+            self._headers[RANK_HEADER] = rank
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self.bytes_up, self.bytes_down = 0, 0
@@ -142,10 +151,15 @@ class HttpSyncer:
         finally:
             await socket.close()
 
-    async def fetch(self, fragment: Fragment, version: Version, layout_hash: str, into: Lease) -> Version:
-        """Download a fragment of this version or a newer one; the version that came."""
+    async def fetch(
+        self, fragment: Fragment, version: Version, layout_hash: str, into: Lease, *, runs: Runs | None = None
+    ) -> Version:
+        """Download a fragment, or ``runs`` of it, of this version or a newer one; the version that came."""
         numel = into.values.size
-        async with self._request("GET", f"/v1/fragment/{fragment}", params={"version": str(version)}) as (reply, moved):
+        if runs is not None and not runs.bounds:
+            return version  # this rank has no part of it
+        path, params = f"/v1/fragment/{fragment}", {"version": str(version)}
+        async with self._request("GET", path, params=params, headers=_of_runs(runs)) as (reply, moved):
             codec = CODECS.get(reply.headers.get(CODEC_HEADER, ""))
             if codec is None or reply.content_length != codec.payload_bytes(numel):
                 raise ProtocolError(f"fragment {fragment} came as {reply.content_length} bytes in no known encoding")
@@ -167,18 +181,26 @@ class HttpSyncer:
             codec.decode(body, numel, into.values)
         return came
 
-    async def contribute(self, answer: Answer, codec: str, body: memoryview) -> bool:
-        """Upload one contribution; whether the syncer has taken it."""
-        headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec}
+    async def contribute(self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None) -> bool:
+        """Upload one contribution, or ``runs`` of it; whether the syncer has taken it."""
+        headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec, **_of_runs(runs)}
         said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
         with suppress(msgspec.MsgspecError):
-            return msgspec.msgpack.decode(said, type=dict[str, str]).get("status") == "taken"
+            return msgspec.msgpack.decode(said, type=dict[str, str]).get("status") in TAKEN
         return False
 
-    async def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, body: memoryview) -> None:
-        """Upload the initial weights of one fragment, float32."""
+    async def seed(
+        self,
+        learner: LearnerId,
+        incarnation: Incarnation,
+        fragment: Fragment,
+        body: memoryview,
+        *,
+        runs: Runs | None = None,
+    ) -> None:
+        """Upload the initial weights of one fragment, or ``runs`` of them, float32."""
         headers = {LEARNER_HEADER: learner, INCARNATION_HEADER: str(incarnation), CODEC_HEADER: "fp32"}
-        await self._put(f"/v1/seed/{fragment}", headers, body)
+        await self._put(f"/v1/seed/{fragment}", headers | _of_runs(runs), body)
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -249,6 +271,10 @@ class HttpSyncer:
                 return AddressError("not an address", where=where, fix="use http://HOST:PORT or https://HOST:PORT")
             case _:
                 return ConnectionLost(f"{where} cannot be reached ({_why(wrong)})")
+
+
+def _of_runs(runs: Runs | None) -> dict[str, str]:
+    return {} if runs is None else {RUNS_HEADER: runs.encode()}
 
 
 def _why(wrong: BaseException) -> str:

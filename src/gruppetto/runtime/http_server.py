@@ -18,12 +18,14 @@ import msgspec
 from aiohttp import ClientError, WSMsgType, web
 
 from gruppetto.errors import ProtocolError, StateError
+from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
+from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.http_log import request_log
-from gruppetto.runtime.intake import Intake, Upload
-from gruppetto.runtime.service import SyncerService
+from gruppetto.runtime.intake import Upload
+from gruppetto.runtime.service import Room, SyncerService
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     CHECKSUM_HEADER,
@@ -33,9 +35,12 @@ from gruppetto.runtime.wire import (
     LEARNER_HEADER,
     MAX_HELLO_BYTES,
     MIN_BYTES_PER_S,
+    RANK_HEADER,
     ROUND_HEADER,
+    RUNS_HEADER,
     VERSION_HEADER,
     CloseCode,
+    checksum,
     decode_answer,
     octets,
 )
@@ -54,13 +59,16 @@ MAX_WAITING_UPLOADS = 1024
 MAX_MODEL_STREAMS = 4
 """Each may hold on to one old value of the whole model."""
 MAX_UPLOADS_A_LEARNER = 2
-"""At a time: one that arrives while the one before is finished. More would take the room of the others."""
+"""At a time, of each of its ranks: one that arrives while the one before is finished. More would take the room of the
+others."""
 CHECKPOINT_PATH = "/v1/checkpoint"
 MAX_NAME_BYTES = 128
 PINGS_A_LEASE = 2
 """A control connection whose peer has vanished without a word is found out by these, within a liveness period. Until
 then its learner, whose heartbeats have a connection of their own, is live, and every round waits for its answer."""
 
+Sender = tuple[LearnerId, str]
+"""A learner, and which of its ranks."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -73,7 +81,7 @@ class HttpServer:
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._control_expected = f"Bearer {control}".encode() if control else None
         self._room = asyncio.Event()
-        self._uploads: Counter[LearnerId] = Counter()
+        self._uploads: Counter[Sender] = Counter()
         self._arriving: dict[asyncio.Timeout, Callable[[], bool]] = {}
         self._waiting_uploads = self._model_streams = self._connections = 0
         self._complaints = Complaints(_log)
@@ -122,6 +130,7 @@ class HttpServer:
             if not deadline.expired() and not wanted():
                 del self._arriving[deadline]
                 deadline.reschedule(now)
+        self._service.drop_halves()
         self._room.set()
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,51 +225,57 @@ class HttpServer:
         if (answer.round, answer.fragment) != (int(request.match_info["round"]), _fragment_of(request)):
             raise ProtocolError(f"{ANSWER_HEADER} is about round {answer.round}, fragment {answer.fragment}")
         length, crc, codec = _content_length(request), _checksum(request), request.headers.get(CODEC_HEADER, "")
-        service, intake = self._service, self._service.room_for(answer, codec, length)
+        service, runs = self._service, self._runs(request, answer.fragment)
+        room = service.room_for(answer, codec, length, runs)
 
         def wanted() -> bool:
             return service.wants(answer)
 
         status = ""
-        async with self._room_in(intake, answer.learner, wanted) as there_is_room:
+        async with self._room_in(room, _sender(request, answer.learner), wanted) as there_is_room:
             if there_is_room:
-                with service.open_contribution(answer, codec, length, crc) as upload:
+                with service.open_contribution(answer, codec, length, crc, runs) as upload:
                     if await self._receive(request, upload, wanted):
                         status = service.contribute(answer, upload)
         if not status:
             if wanted():  # for a moment it was not
                 raise web.HTTPServiceUnavailable(text="come again\n")
-            status = service.turn_away(answer)
+            status = service.turn_away(answer, runs)
         return web.Response(body=msgspec.msgpack.encode({"status": status}), content_type="application/msgpack")
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         fragment, length, crc = _fragment_of(request), _content_length(request), _checksum(request)
         learner = LearnerId(request.headers.get(LEARNER_HEADER, ""))
         incarnation = Incarnation(_number(request.headers.get(INCARNATION_HEADER, ""), INCARNATION_HEADER))
-        service = self._service
+        service, runs = self._service, self._runs(request, fragment)
+        room = service.room_for_seed(learner, incarnation, fragment, runs)
 
         def wanted() -> bool:
             return service.is_seeder(learner, incarnation)
 
-        async with self._room_in(service.engine_for(fragment).seeds, learner, wanted):
+        async with self._room_in(room, _sender(request, learner), wanted):
             # Both say so if it is the wrong learner, also if it has become so meanwhile.
-            with service.open_seed(learner, incarnation, fragment, length, crc) as upload:
+            with service.open_seed(learner, incarnation, fragment, length, crc, runs) as upload:
                 await self._receive(request, upload, wanted)
                 service.seed(learner, incarnation, fragment, upload)
         return web.Response(body=msgspec.msgpack.encode({"status": "taken"}), content_type="application/msgpack")
 
+    def _runs(self, request: web.Request, fragment: Fragment) -> Runs | None:
+        text = request.headers.get(RUNS_HEADER)
+        return None if text is None else self._service.runs_of(fragment, text)
+
     @asynccontextmanager
-    async def _room_in(self, intake: Intake, learner: LearnerId, wanted: Callable[[], bool]) -> AsyncIterator[bool]:
+    async def _room_in(self, room: Room, sender: Sender, wanted: Callable[[], bool]) -> AsyncIterator[bool]:
         """Wait until a buffer is free; False if the body is not ``wanted`` any more before that.
 
         Meanwhile the body stays at the sender: nobody reads its socket.
         """
         if self._waiting_uploads >= MAX_WAITING_UPLOADS:
             raise web.HTTPServiceUnavailable(text="too many uploads are waiting; come again\n")
-        intake.on_room = self._room.set
+        room.intake.on_room = self._room.set
         self._waiting_uploads += 1
         try:
-            while wanted() and not (intake.has_room() and self._uploads[learner] < MAX_UPLOADS_A_LEARNER):
+            while wanted() and not (room.has_room() and self._uploads[sender] < MAX_UPLOADS_A_LEARNER):
                 self._room.clear()
                 await self._room.wait()
         finally:
@@ -268,15 +283,15 @@ class HttpServer:
         if not wanted():
             yield False
             return
-        self._uploads[learner] += 1
+        self._uploads[sender] += 1
         try:
             yield True
         finally:
-            self._uploads[learner] -= 1
+            self._uploads[sender] -= 1
             self._uploads = +self._uploads
             self._room.set()
 
-    async def _receive(self, request: web.Request, upload: Upload, wanted: Callable[[], bool]) -> bool:
+    async def _receive(self, request: web.Request, upload: Upload | PieceUpload, wanted: Callable[[], bool]) -> bool:
         """Read a body into its buffer; False if it was given up because it is not ``wanted`` any more."""
         loop = asyncio.get_running_loop()
         enough_bytes = MIN_BYTES_PER_S * self._stall_s
@@ -306,9 +321,10 @@ class HttpServer:
         fragment = _fragment_of(request)
         wanted = _number(request.query.get("version", "0"), "version")
         try:
-            engine, value = self._service.engine_for(fragment), self._service.borrow(fragment)
+            engine = self._service.engine_for(fragment)
         except ProtocolError as unknown:
             return web.Response(status=404, text=f"{unknown}\n")
+        runs, value = self._runs(request, fragment), self._service.borrow(fragment)
         if value is None:
             return web.Response(status=404, text="there are no weights yet\n")
         try:
@@ -321,7 +337,15 @@ class HttpServer:
                 CODEC_HEADER: engine.parameters.downlink.name,
                 CHECKSUM_HEADER: f"{value.checksum:08x}",
             }
-            return await self._stream(request, headers, value.body.nbytes, [octets(value.body)])
+            if runs is None:
+                return await self._stream(request, headers, value.body.nbytes, [octets(value.body)])
+            word = engine.parameters.downlink.word_bytes
+            parts = [octets(value.body)[start * word : stop * word] for start, stop in runs]
+            crc = 0
+            for part in parts:
+                crc = checksum(part, crc)
+            headers[CHECKSUM_HEADER] = f"{crc:08x}"
+            return await self._stream(request, headers, runs.numel * word, parts)
         finally:
             self._service.give_back(value)
 
@@ -391,6 +415,10 @@ async def _healthz(request: web.Request) -> web.StreamResponse:
 
 def _fragment_of(request: web.Request) -> Fragment:
     return Fragment(int(request.match_info["fragment"]))
+
+
+def _sender(request: web.Request, learner: LearnerId) -> Sender:
+    return learner, request.headers.get(RANK_HEADER, "")[:16]
 
 
 def _content_length(request: web.Request) -> int:

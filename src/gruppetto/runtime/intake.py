@@ -50,7 +50,7 @@ class Upload:
         self, spec: FragmentSpec, codec: Codec, crc: int, buffer: NDArray[np.uint8], give_back: Callable[[], None]
     ) -> None:
         assert len(buffer) == codec.payload_bytes(spec.numel)
-        self._buffer, self._give_back = buffer, give_back
+        self.buffer, self._give_back = buffer, give_back
         self._inspector = ChunkInspector(spec, codec)
         self._expected_crc, self._crc = crc, 0
         self._arrived = self._inspected = 0
@@ -58,14 +58,14 @@ class Upload:
 
     @property
     def missing_bytes(self) -> int:
-        return len(self._buffer) - self._arrived
+        return len(self.buffer) - self._arrived
 
     def write(self, chunk: Buffer) -> None:
         """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
         data = octets(chunk)
         if len(data) > self.missing_bytes:
-            raise ProtocolError(f"the body is longer than the {len(self._buffer)} bytes it should have")
-        self._buffer[self._arrived : self._arrived + len(data)] = data
+            raise ProtocolError(f"the body is longer than the {len(self.buffer)} bytes it should have")
+        self.buffer[self._arrived : self._arrived + len(data)] = data
         self._crc = checksum(data, self._crc)
         self._arrived += len(data)
         self._inspect_up_to(self._arrived // INSPECT_BYTES * INSPECT_BYTES)
@@ -78,12 +78,24 @@ class Upload:
             raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
         self._inspect_up_to(self._arrived)
         self._over = True
-        return Body(self._buffer.data, self._inspector.finish(), self._give_back)
+        return Body(self.buffer.data, self._inspector.finish(), self._give_back)
+
+    def fill(self) -> Body:
+        """The body, when others have written all of the buffer and checked what they wrote."""
+        self._inspect_up_to(len(self.buffer))
+        self._over = True
+        return Body(self.buffer.data, self._inspector.finish(), self._give_back)
+
+    def give_up(self) -> None:
+        """The body will not be whole; the buffer is free again. Harmless when it is over already."""
+        if not self._over:
+            self._over = True
+            self._give_back()
 
     def _inspect_up_to(self, stop: int) -> None:
         """In strides of one size: wherever the network cut the body, the norms are the same to the last bit."""
         for start in range(self._inspected, stop, INSPECT_BYTES):
-            self._inspector.update(self._buffer[start : min(start + INSPECT_BYTES, stop)])
+            self._inspector.update(self.buffer[start : min(start + INSPECT_BYTES, stop)])
         self._inspected = stop
 
     def __enter__(self) -> Self:
@@ -92,9 +104,7 @@ class Upload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._over:
-            self._over = True
-            self._give_back()
+        self.give_up()
 
 
 class Intake:
@@ -119,7 +129,7 @@ class Intake:
                 f"a {self.codec.name} body of fragment {spec.index} has {expected} bytes, {length} are announced"
             )
 
-    def open(self, spec: FragmentSpec, length: int, crc: int) -> Upload:
+    def open(self, spec: FragmentSpec, length: int, crc: int = 0) -> Upload:
         """Begin an upload of ``length`` bytes, while there is room. Raises :class:`ProtocolError` for a wrong size."""
         self.check(spec, length)
         assert self.has_room()

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from gruppetto.errors import GruppettoError, ProtocolError, RunFailed, SteppedDown
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterState, choose_outer
+from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.actions import Alarm, AlarmKind
 from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.events import LinkLost, Seeded
@@ -25,10 +27,11 @@ from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Ma
 from gruppetto.protocol.reception import refusal_for
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
-from gruppetto.runtime.engine import Engine
+from gruppetto.runtime.engine import Engine, is_older
 from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
 from gruppetto.runtime.intake import Intake, Upload
 from gruppetto.runtime.model_stream import ModelStream
@@ -48,12 +51,20 @@ from gruppetto.runtime.wire import (
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
 
-__all__ = ["SyncerService"]
+__all__ = ["Room", "SyncerService"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
 NOT_FOR_METRICS = frozenset({"self", "t", "who", "kind", "steps"})
 """Names that mean something else in a note of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a body goes, and whether it can be taken in now."""
+
+    intake: Intake
+    has_room: Callable[[], bool]
 
 
 class SyncerService:
@@ -259,48 +270,97 @@ class SyncerService:
 
     # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def room_for(self, answer: Answer, codec: str, length: int) -> Intake:
-        """Where a contribution goes that is announced as ``length`` bytes in ``codec``."""
+    def room_for(self, answer: Answer, codec: str, length: int, runs: Runs | None = None) -> Room:
+        """Where a contribution goes that is announced as ``length`` bytes in ``codec``, or such a piece of one."""
         engine = self.engine_for(answer.fragment)
         wanted = engine.contributions.codec.name
         if codec != wanted:
             raise ProtocolError(f"contributions of this run come as {wanted}, not {codec[:32]!r}")
-        engine.contributions.check(engine.parameters.spec(answer.fragment), length)
-        return engine.contributions
+        if runs is None:
+            engine.contributions.check(engine.parameters.spec(answer.fragment), length)
+            return Room(engine.contributions, engine.contributions.has_room)
+        engine.halves.check(runs, length)
+        return Room(engine.halves.intake, partial(engine.halves.has_room, answer, runs))
 
     def wants(self, answer: Answer) -> bool:
         """The contribution would be merged now: it is worth a buffer, and the reading."""
-        return self.engine is not None and self.engine.wants(answer)
+        return self.engine is not None and self.engine.wants(answer) and not self.engine.superseded(answer)
 
-    def turn_away(self, answer: Answer) -> str:
-        """Refuse a contribution that is not wanted, unread. Why, the learner hears on its control connection."""
-        self.engine_for(answer.fragment).turn_away(answer)
+    def turn_away(self, answer: Answer, runs: Runs | None = None) -> str:
+        """Refuse a contribution that is not wanted, unread. Why, the learner hears on its control connection: once, of
+        several pieces with the first one."""
+        engine = self.engine_for(answer.fragment)
+        if not engine.wants(answer) and (runs is None or runs.bounds[0][0] == 0):
+            engine.turn_away(answer)
         return "dropped"
 
-    def open_contribution(self, answer: Answer, codec: str, length: int, crc: int) -> Upload:
-        """Take a buffer for a contribution of ``length`` bytes. Only while there is room for it."""
-        intake = self.room_for(answer, codec, length)
-        return intake.open(self.engine_for(answer.fragment).parameters.spec(answer.fragment), length, crc)
+    def open_contribution(
+        self, answer: Answer, codec: str, length: int, crc: int, runs: Runs | None = None
+    ) -> Upload | PieceUpload:
+        """Take a buffer for a contribution of ``length`` bytes, or for a piece. Only while there is room for it."""
+        self.room_for(answer, codec, length, runs)
+        engine = self.engine_for(answer.fragment)
+        spec = engine.parameters.spec(answer.fragment)
+        if runs is None:
+            return engine.contributions.open(spec, length, crc)
+        engine.halves.drop(lambda half: is_older(half, than=answer))
+        return engine.halves.open(answer, spec, runs, length, crc)
 
-    def contribute(self, answer: Answer, upload: Upload) -> str:
-        """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection."""
-        body = upload.finish()
-        self.seen.traffic.up += len(body.payload)
-        return "taken" if self.engine_for(answer.fragment).decide(answer, body) else "dropped"
+    def contribute(self, answer: Answer, upload: Upload | PieceUpload) -> str:
+        """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection.
+        "held": it is a piece, and others are to come."""
+        engine = self.engine_for(answer.fragment)
+        if isinstance(upload, Upload):
+            body = upload.finish()
+            self.seen.traffic.up += len(body.payload)
+        else:
+            self.seen.traffic.up += upload.length
+            whole = engine.halves.finish(answer, upload)
+            if whole is None:
+                return "held"
+            body = whole
+        return "taken" if engine.decide(answer, body) else "dropped"
+
+    def room_for_seed(
+        self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, runs: Runs | None
+    ) -> Room:
+        """Where the initial weights of a fragment go, or a piece of them."""
+        engine = self.engine_for(fragment)
+        if runs is None:
+            return Room(engine.seeds, engine.seeds.has_room)
+        half = learner, incarnation, fragment
+        return Room(engine.seed_halves.intake, partial(engine.seed_halves.has_room, half, runs))
 
     def open_seed(
-        self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, length: int, crc: int
-    ) -> Upload:
+        self,
+        learner: LearnerId,
+        incarnation: Incarnation,
+        fragment: Fragment,
+        length: int,
+        crc: int,
+        runs: Runs | None = None,
+    ) -> Upload | PieceUpload:
         """Take a buffer for initial weights, from the learner that was asked for them."""
         engine = self.engine_for(fragment)
         self._check_seeder(learner, incarnation)
-        return engine.seeds.open(engine.parameters.spec(fragment), length, crc)
+        spec = engine.parameters.spec(fragment)
+        if runs is None:
+            return engine.seeds.open(spec, length, crc)
+        return engine.seed_halves.open((learner, incarnation, fragment), spec, runs, length, crc)
 
-    def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, upload: Upload) -> None:
-        """The initial weights of one fragment are here. With the last one the run goes on."""
+    def seed(
+        self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, upload: Upload | PieceUpload
+    ) -> None:
+        """The initial weights of one fragment are here, or a piece. With the last one the run goes on."""
         engine = self.engine_for(fragment)
         self._check_seeder(learner, incarnation)
-        body = upload.finish()
+        if isinstance(upload, Upload):
+            body = upload.finish()
+        else:
+            whole = engine.seed_halves.finish((learner, incarnation, fragment), upload)
+            if whole is None:
+                return
+            body = whole
         try:
             self.seen.traffic.up += len(body.payload)
             if not body.inspection.finite:
@@ -326,6 +386,18 @@ class SyncerService:
         return self.engine
 
     # ── what is on offer ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def drop_halves(self) -> None:
+        """Something has happened: give up the half answers that nobody wants any more."""
+        if self.engine is not None:
+            self.engine.drop_halves()
+
+    def runs_of(self, fragment: Fragment, text: str) -> Runs:
+        """The elements of a fragment that a header names; at least one. Raises :class:`ProtocolError`."""
+        runs = Runs.decode(text, self.engine_for(fragment).parameters.spec(fragment).numel)
+        if not runs.bounds:
+            raise ProtocolError("a piece of a fragment without elements")
+        return runs
 
     def borrow(self, fragment: Fragment) -> Value | None:
         """The published value of a fragment, to be given back; None while there is none."""

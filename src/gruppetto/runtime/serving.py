@@ -40,6 +40,8 @@ LAST_COMMIT_S = 10.0
 """How long the last commit is tried when the syncer stops."""
 SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
+MAX_HEADER_BYTES = 1 << 16
+"""Of one header: the runs that a rank holds of a fragment may be many."""
 SHORTEST_WAIT_S = 0.001
 """A timer may fire a little early; it is not set again for less than this."""
 
@@ -206,6 +208,7 @@ async def _listen(
         logger=server.request_log,
         shutdown_timeout=SHUTDOWN_S,
         read_bufsize=1 << 18,
+        max_field_size=MAX_HEADER_BYTES,
     )
     await runner.setup()
     try:

@@ -17,6 +17,9 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /healthz``                             "ok"
 ============================================  ====================================================================
 
+A rank of a learner puts and gets its part of a fragment alone: :data:`RUNS_HEADER` says which, and length and checksum
+are those of the part. The answer to a piece of a contribution is "held" until the last one is in.
+
 >>> frame = ProgressFrame(
 ...     progress=Progress(learner="a", incarnation=1, epoch=1, clock=7, step_s=0.5, steps=7, tokens=70, cursor=7),
 ...     metrics={"loss": 2.5},
@@ -79,7 +82,9 @@ __all__ = [
     "MAX_HELLO_BYTES",
     "MAX_METRICS",
     "MAX_TENSORS",
+    "RANK_HEADER",
     "ROUND_HEADER",
+    "RUNS_HEADER",
     "VERSION_HEADER",
     "WIRE_VERSION",
     "CloseCode",
@@ -131,6 +136,11 @@ LAYOUT_HEADER = "Gruppetto-Layout"
 ROUND_HEADER = "Gruppetto-Round"
 LEARNER_HEADER = "Gruppetto-Learner"
 INCARNATION_HEADER = "Gruppetto-Incarnation"
+RUNS_HEADER = "Gruppetto-Runs"
+"""Which elements of a fragment a body holds, from one rank of a learner or for it; without it, all. See
+:class:`~gruppetto.numerics.runs.Runs`."""
+RANK_HEADER = "Gruppetto-Rank"
+"""Which rank of a learner sends a piece. Decides nothing."""
 
 _NAME = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9._-]{1,128}")
 

@@ -53,4 +53,5 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, *, rate: float, c
     grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     optimizer.step()
     optimizer.zero_grad()
-    return float(grad_norm)
+    # Of a model spread over ranks it is a part of the norm until it is gathered.
+    return float(grad_norm.full_tensor() if hasattr(grad_norm, "full_tensor") else grad_norm)

@@ -1,0 +1,126 @@
+"""How a learner comes in: it waits until it holds the run's weights, from wherever, and training has begun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from gruppetto.attach.beginning import Beginning
+from gruppetto.attach.hands import Hands
+from gruppetto.attach.lead import Alone, Lead
+from gruppetto.errors import ConnectionLost
+from gruppetto.protocol.actions import Seed
+from gruppetto.protocol.donors import Source
+from gruppetto.protocol.events import Boundary, Recovered
+from gruppetto.protocol.units import Fragment
+from gruppetto.runtime.backlog import SeedPart
+from gruppetto.runtime.orders import Begin
+from gruppetto.runtime.recovering import Find
+
+__all__ = ["Entering"]
+
+
+class Entering:
+    """One waiting, for the training thread of rank 0 or of a learner that has no others.
+
+    ``give_up_s`` None: never; ``says``: on standard error, what it waits for; ``leaves``: it has had notice.
+    ``rewarms`` is called when it begins with a fresh optimizer.
+    """
+
+    def __init__(
+        self,
+        hands: Hands,
+        conduct: Alone | Lead,
+        beginning: Beginning | None,
+        *,
+        give_up_s: float | None,
+        says: bool,
+        leaves: Callable[[], bool],
+        rewarms: Callable[[], None],
+    ) -> None:
+        self._hands, self._conduct, self._beginning = hands, conduct, beginning
+        self._give_up_s, self._says, self._leaves, self._rewarms = give_up_s, says, leaves, rewarms
+        self._began = hands.client.clock.now()
+        self._said = ""
+
+    def wait(self) -> bool:
+        """Until the first step may be made; False if it has had notice before that. Raises what ends a learner here."""
+        client, conduct = self._hands.client, self._conduct
+        while not self._leaves():
+            with client.news:
+                report = conduct.meet()
+                if not report.stays or not report.loops:
+                    conduct.release(again=lambda: True)
+                    return False
+                if client.failure is not None:
+                    conduct.release(failure=str(client.failure))
+                    raise client.failure
+                seeds = client.seed_wanted
+                if seeds:
+                    client.seed_wanted = False
+                    self._hands.holdings.model.check_finite()
+                    conduct.order(Seed())
+                held = conduct.release(
+                    *([Boundary()] if self._hands.core.wants_boundary else []),
+                    again=lambda seeds=seeds: seeds or not self._ready,  # type: ignore[misc]
+                )
+                if not held:
+                    return True
+                if seeds:
+                    self._seed()
+                find, what = client.find, client.waiting_for
+                brief = what.partition(",")[0]  # the same with other figures is no news
+                if brief == self._said and find is None:
+                    client.news.wait(min(conduct.poll_s, self._left_s()))
+            self._say(what, brief)
+            if find is not None:
+                self._begin_from(find)
+            if self._left_s() == 0.0:
+                raise ConnectionLost(
+                    f"{self._hands.core.learner} was not ready after {self._give_up_s:g} s, waiting for {what}"
+                )
+        return False
+
+    @property
+    def _ready(self) -> bool:
+        return self._hands.core.ready and self._hands.core.linked
+
+    def _left_s(self) -> float:
+        if self._give_up_s is None:
+            return float("inf")
+        return max(0.0, self._began + self._give_up_s - self._hands.client.clock.now())
+
+    def _say(self, what: str, brief: str) -> None:
+        if brief != self._said and self._says:
+            print(f"{self._hands.core.learner}: waiting for {what}", file=sys.stderr, flush=True)
+        self._said = brief
+
+    def _seed(self) -> None:
+        """The run has no weights yet, and is to begin with this learner's."""
+        hands = self._hands
+        for p in range(len(hands.core.fragments)):
+            fragment = Fragment(p)
+            hands.client.backlog.seed(SeedPart(fragment=fragment, theta=hands.holdings.seed_part(fragment)))
+        hands.client.perform(())
+
+    def _begin_from(self, find: Find) -> None:
+        """Look at what the search for a state has brought, and begin from it if it fits. The lock is not held."""
+        assert self._beginning is not None
+        hands, conduct = self._hands, self._conduct
+        if isinstance(conduct, Lead):
+            with hands.client.news:
+                conduct.order(Begin(source=find.source.value))
+        found = self._beginning.take(find, hands.client)
+        if found is None:
+            return
+        if find.source is Source.SYNCER:
+            self._rewarms()
+        with hands.client.news:
+            stands = hands.core.search_stands
+            for fragment, version, lease in found.arrivals:
+                if stands:
+                    hands.holdings.arrive(fragment, version, lease)
+                else:
+                    lease.release()
+            hands.client.backlog.tell_recovery(found.note)
+            hands.feed(Recovered(versions=found.versions if stands else ()))

@@ -1,0 +1,107 @@
+"""The hands of a learner's core: what it decides is carried out on model, network and disk, in its order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from gruppetto.attach.holdings import Holdings
+from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnapshot
+from gruppetto.protocol.events import LearnerEvent, StateSaved
+from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.state import LearnerState
+from gruppetto.runtime.client import LearnerClient
+
+__all__ = ["Hands"]
+
+log = logging.getLogger("gruppetto.learner")
+
+
+class Hands:
+    """For the training thread; the lock is held by whoever calls, unless said otherwise.
+
+    ``save`` saves this learner's part of a checkpoint with this mark, and returns where, or a future of that; None if
+    it saves none.
+    """
+
+    def __init__(
+        self,
+        core: LearnerCore,
+        client: LearnerClient,
+        holdings: Holdings,
+        save: Callable[[str], str | Path | Future[str]] | None,
+    ) -> None:
+        self.core, self.client, self.holdings = core, client, holdings
+        self.apply_s = self.snapshot_s = 0.0
+        self.cut: LearnerState | None = None
+        """While a part is being saved: the core as of the cut."""
+        self.saving = 0
+        """Parts that are on their way to the disk."""
+        self._save = save
+
+    def feed(self, event: LearnerEvent) -> None:
+        """Take one event to the core and carry out what it decides."""
+        self.carry_out(self.decide(event))
+
+    def decide(self, event: LearnerEvent) -> list[LearnerAction]:
+        """Take one event to the core; what comes of it is to be carried out before anything else happens."""
+        return self.core.step(self.client.clock.now(), event)
+
+    def carry_out(self, actions: Sequence[LearnerAction], *, told: bool = False) -> None:
+        """Do what the core has decided. ``told``: the other ranks of this learner know of it already."""
+        now = self.client.clock.now
+        for_network: list[LearnerAction] = []
+        for action in actions:
+            match action:
+                case Apply():
+                    before = now()
+                    self.holdings.apply(action)
+                    self.apply_s += now() - before
+                case TakeSnapshot():
+                    before = now()
+                    self.holdings.take_snapshots(action.fragments)
+                    self.snapshot_s += now() - before
+                case SaveState():
+                    self._save_part(action)
+                case _:
+                    for_network.append(action)
+        self.client.perform(for_network, told=told)
+
+    # ── this learner's part of a checkpoint ──────────────────────────────────────────────────────────────────────
+
+    def _save_part(self, action: SaveState) -> None:
+        """Have it saved, as everything is now."""
+        self.saving += 1
+        if self._save is None:
+            self._part_saved(action.mark, ok=False, text="it saves no parts: it was attached without on_checkpoint")
+            return
+        self.cut = action.state
+        try:
+            where = self._save(action.mark)
+        except Exception as wrong:
+            log.warning("%s: no part of checkpoint %s: %s", self.core.learner, action.mark, wrong)
+            self._part_saved(action.mark, ok=False, text=f"{type(wrong).__name__}: {wrong}")
+            return
+        finally:
+            self.cut = None
+        if isinstance(where, Future):
+            where.add_done_callback(lambda written: self._part_written(action.mark, written))
+        else:
+            self._part_saved(action.mark, ok=True, text=str(where))
+
+    def _part_written(self, mark: str, written: Future[str]) -> None:
+        """In whatever thread has written it."""
+        wrong = None if written.cancelled() else written.exception()
+        with self.client.news:
+            if wrong is not None or written.cancelled():
+                log.warning("%s: no part of checkpoint %s: %s", self.core.learner, mark, wrong or "cancelled")
+                self._part_saved(mark, ok=False, text=f"{type(wrong).__name__}: {wrong}" if wrong else "cancelled")
+            else:
+                self._part_saved(mark, ok=True, text=str(written.result()))
+
+    def _part_saved(self, mark: str, *, ok: bool, text: str) -> None:
+        self.saving -= 1
+        self.client.perform(self.decide(StateSaved(mark=mark, ok=ok, text=text)))
+        self.client.news.notify_all()

@@ -1,0 +1,184 @@
+"""An answer that comes in pieces: each rank of a learner sends what it supplies, and it counts when all of it is here.
+
+Every piece has its own length, its own checksum and its place; it is written where it belongs while it arrives, and is
+there only once it is whole. Half answers have a fixed number of buffers of their own: whatever becomes of them, those
+of learners of one rank are never waiting for a piece that does not come. A half answer goes when nobody wants it any
+more, or when the same learner has begun a newer one for the same round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gruppetto.errors import ProtocolError
+from gruppetto.numerics.codec import Buffer, Codec
+from gruppetto.numerics.fragments import FragmentSpec
+from gruppetto.numerics.runs import Runs
+from gruppetto.runtime.intake import Body, Intake, Upload
+from gruppetto.runtime.wire import checksum, octets
+
+__all__ = ["Assemblies", "PieceUpload"]
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _Assembly:
+    """One answer: the upload of its whole body, and what of it has come."""
+
+    def __init__(self, spec: FragmentSpec, codec: Codec, intake: Intake) -> None:
+        self.spec, self.codec = spec, codec
+        self._whole: Upload | None = intake.open(spec, codec.payload_bytes(spec.numel))
+        self._came: set[Runs] = set()
+        self._coming: set[Runs] = set()
+        self.over = False
+        """It is complete, or has been given up."""
+
+    @property
+    def buffer(self) -> NDArray[np.uint8]:
+        assert self._whole is not None
+        return self._whole.buffer
+
+    def awaits(self, runs: Runs) -> bool:
+        """The piece is not on its way at this moment; one that is may be sent again when that has ended."""
+        return runs not in self._coming
+
+    def expect(self, runs: Runs) -> None:
+        """Raises :class:`ProtocolError` for a piece that overlaps another one."""
+        assert self.awaits(runs)
+        if runs not in self._came:
+            for other in self._came | self._coming:
+                if _overlap(runs, other):
+                    raise ProtocolError("two pieces of one answer overlap; all ranks have to attach the same model")
+        self._coming.add(runs)
+
+    def came(self, runs: Runs) -> Body | None:
+        """A piece is whole; the body, if it was the last one."""
+        self._coming.discard(runs)
+        if self.over:
+            self._let_go()
+            return None
+        self._came.add(runs)
+        if sum(piece.numel for piece in self._came) < self.spec.numel or self._coming:
+            return None
+        whole, self._whole, self.over = self._whole, None, True
+        assert whole is not None
+        return whole.fill()
+
+    def failed(self, runs: Runs) -> None:
+        """A piece did not come whole."""
+        self._coming.discard(runs)
+        self._came.discard(runs)  # sent again, it may have been written over in part
+        self._let_go()
+
+    def give_up(self) -> None:
+        self.over = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the buffer, once nobody writes to it any more."""
+        if self.over and not self._coming and self._whole is not None:
+            whole, self._whole = self._whole, None
+            whole.give_up()
+
+
+class PieceUpload:
+    """A piece on its way to its places. Used like :class:`~gruppetto.runtime.intake.Upload`."""
+
+    def __init__(self, assembly: _Assembly, runs: Runs, crc: int) -> None:
+        self._assembly, self._runs = assembly, runs
+        self._expected_crc, self._crc = crc, 0
+        word = assembly.codec.word_bytes
+        self._places = [(start * word, stop * word) for start, stop in runs]
+        self._places.reverse()
+        self.length = self.missing_bytes = assembly.codec.payload_bytes(runs.numel)
+        self._over = False
+        assembly.expect(runs)
+
+    def write(self, chunk: Buffer) -> None:
+        """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
+        data = octets(chunk)
+        if len(data) > self.missing_bytes:
+            raise ProtocolError(f"the body is longer than the {self.length} bytes it should have")
+        self.missing_bytes -= len(data)
+        self._crc = checksum(data, self._crc)
+        buffer = self._assembly.buffer
+        while len(data):
+            start, stop = self._places.pop()
+            part = data[: stop - start]
+            buffer[start : start + len(part)] = part
+            if start + len(part) < stop:
+                self._places.append((start + len(part), stop))
+            data = data[len(part) :]
+
+    def finish(self) -> Body | None:
+        """The whole answer, if this was what it lacked. Raises :class:`ProtocolError` for a piece that is damaged."""
+        if self.missing_bytes:
+            raise ProtocolError(f"the body ends {self.missing_bytes} bytes too early")
+        if self._crc != self._expected_crc:
+            raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
+        self._over = True
+        return self._assembly.came(self._runs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._over:
+            self._over = True
+            self._assembly.failed(self._runs)
+
+
+class Assemblies(Generic[Key]):
+    """The answers of which some pieces are here, by whatever names an answer. Their buffers come from ``intake``."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self._open: dict[Key, _Assembly] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def has_room(self, key: Key, runs: Runs) -> bool:
+        """This piece of an answer can be taken in now."""
+        assembly = self._open.get(key)
+        return self.intake.has_room() if assembly is None else assembly.awaits(runs)
+
+    def check(self, runs: Runs, length: int) -> None:
+        """Raises :class:`ProtocolError` if ``length`` bytes cannot be this piece."""
+        expected = self.intake.codec.payload_bytes(runs.numel)
+        if not expected or length != expected:
+            raise ProtocolError(f"a {self.intake.codec.name} piece has {expected} bytes, {length} are announced")
+
+    def open(self, key: Key, spec: FragmentSpec, runs: Runs, length: int, crc: int) -> PieceUpload:
+        """Begin to take in a piece, while there is room. Raises :class:`ProtocolError` if it can be none."""
+        self.check(runs, length)
+        assembly = self._open.get(key)
+        if assembly is None:
+            assembly = self._open[key] = _Assembly(spec, self.intake.codec, self.intake)
+        return PieceUpload(assembly, runs, crc)
+
+    def finish(self, key: Key, upload: PieceUpload) -> Body | None:
+        """A piece has arrived; the whole body with the last one."""
+        body = upload.finish()
+        if body is not None:
+            self._open.pop(key, None)
+        return body
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._open)
+
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+        """Give up the half answers that nobody wants any more."""
+        for key in [key for key in self._open if unwanted(key)]:
+            self._open.pop(key).give_up()
+
+
+def _overlap(one: Runs, other: Runs) -> bool:
+    return any(other.clipped(start, stop).bounds for start, stop in one)

@@ -1,0 +1,193 @@
+"""Learners of several ranks: real processes, real collectives, a real syncer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gruppetto.launch.ask import fetch_status
+from gruppetto.protocol import ProtocolSetting
+from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.serving import serve
+from gruppetto.runtime.setting import SyncerSetting
+
+pytestmark = pytest.mark.live
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fsdp2.py"
+SCRIPT = Path(__file__).with_name("one_rank.py")
+PATIENCE_S = 120.0
+
+
+class Group:
+    """The processes of one learner."""
+
+    def __init__(self, place: Path, url: str, name: str, kind: str, size: int, how: dict[str, Any]) -> None:
+        self.name, self.size, self.out = name, size, place
+        self.out.mkdir(parents=True, exist_ok=True)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint", "gruppetto.attach"])
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        told = {"url": url, "name": name, "kind": kind, "size": size, "out": str(place), "lockstep": True, **how}
+        told["rendezvous"] = f"tcp://127.0.0.1:{port}"
+        self.processes: list[BaseProcess] = []
+        for rank in range(size):
+            given = {"told": {**told, "rank": rank}}
+            process = context.Process(
+                target=runpy.run_path, args=(str(SCRIPT),), kwargs={"init_globals": given, "run_name": "one_rank"}
+            )
+            process.start()
+            self.processes.append(process)
+
+    def ended(self) -> list[int | None]:
+        for process in self.processes:
+            process.join(PATIENCE_S)
+        return [process.exitcode for process in self.processes]
+
+    def lines(self, rank: int = 0) -> list[Any]:
+        """(round, learning-rate factor, digest of all weights) after every step."""
+        path = self.out / f"{self.name}-{rank}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def weights(self, rank: int = 0) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = torch.load(self.out / f"{self.name}-{rank}.pt")
+        return found
+
+
+@pytest.fixture
+def syncer(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts syncers in threads, with these settings of the protocol or their own; gives the address."""
+    ends: list[Callable[[], None]] = []
+
+    def start(**settings: Any) -> str:
+        own = {key: settings.pop(key) for key in list(settings) if key in SyncerSetting.__dataclass_fields__}
+        setting = SyncerSetting(state=tmp_path / f"state-{len(ends)}", listen="127.0.0.1:0", **own)
+        ready: Future[str] = Future()
+
+        async def main() -> None:
+            loop, stop = asyncio.get_running_loop(), asyncio.Event()
+            ends.append(lambda: (loop.call_soon_threadsafe(stop.set), thread.join())[1])
+            await serve(ProtocolSetting(**settings), setting, on_ready=lambda at: ready.set_result(at.url), stop=stop)
+
+        thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+        thread.start()
+        return ready.result(PATIENCE_S)
+
+    yield start
+    for end in ends:
+        end()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Callable[..., Group]]:
+    """Starts learners of some ranks; what is left of them ends with the test."""
+    started: list[Group] = []
+
+    def start(url: str, name: str, kind: str, size: int, place: str = "", **how: Any) -> Group:
+        started.append(Group(tmp_path / (place or name), url, name, kind, size, how))
+        return started[-1]
+
+    yield start
+    for one in started:
+        for process in one.processes:
+            process.kill()
+            process.join()
+
+
+def until(fine: Callable[[], bool]) -> None:
+    clock = MonotonicClock()
+    while not fine():
+        assert clock.now() < PATIENCE_S
+        time.sleep(0.05)
+
+
+TOGETHER = {"num_learners": 4, "start_learners": 4, "min_quorum": 4, "num_fragments": 4, "sync_period": 4}
+EXACT = {"uplink": "fp32", "norm_gate": "off"}
+
+
+def test_learners_of_many_ranks_train_what_plain_ones_train(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
+    """Round by round in step: three of two ranks and a plain one, and four plain ones."""
+    ends = []
+    for kinds in ([("fsdp", 2), ("fsdp", 2), ("tp", 2), ("plain", 1)], [("plain", 1)] * 4):
+        url = syncer(rounds=6, **TOGETHER, **EXACT)
+        riders = [group(url, name, *kind, place=f"{len(ends)}{name}") for name, kind in zip("abcd", kinds, strict=True)]
+        assert [rider.ended() for rider in riders] == [[0] * size for _, size in kinds]
+        for rider in riders:
+            assert [line[0] for line in rider.lines()] == list(range(1, 7))
+            for rank in range(rider.size):
+                assert rider.lines(rank) == rider.lines(), "all ranks hold the same bits after every step"
+                torch.testing.assert_close(rider.weights(rank), riders[0].weights(), rtol=0, atol=0)
+        ends.append(riders[0].weights())
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_learner_goes_on_with_another_number_of_ranks(
+    syncer: Callable[..., str], group: Callable[..., Group], tmp_path: Path
+) -> None:
+    alone = {"num_fragments": 1, "sync_period": 1, **EXACT}
+    url, ends = syncer(rounds=9, **alone), []
+    for stop_at, size in ((3, 2), (6, 1), (9, 3)):
+        save, load = str(tmp_path / f"at-{stop_at}"), str(tmp_path / f"at-{stop_at - 3}") if stop_at > 3 else ""
+        rider = group(url, "a", "fsdp", size, place=str(size), stop_at=stop_at, save=save, load=load)
+        assert rider.ended() == [0] * size
+        ends.append(rider.weights())
+    whole = group(syncer(rounds=9, **alone), "a", "plain", 1)
+    assert whole.ended() == [0]
+    torch.testing.assert_close(ends[-1], whole.weights(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_example_the_reference_trainer_and_a_vain_wait(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
+    url = syncer(rounds=12, num_fragments=4, sync_period=4)
+    riders = [group(url, "example", str(EXAMPLE), 2), *(group("", f"reference-{n}", "", n) for n in (1, 2))]
+    assert [rider.ended() for rider in riders] == [[0, 0], [0], [0, 0]]
+    assert fetch_status(url)["round"] == 12
+    alone, both = riders[1:]
+    deserted = group("", "meeting", "", 2)
+    assert deserted.ended() == [3, 0]
+    assert "another rank of this learner has gone" in (deserted.out / "meeting-0.failed").read_text()
+    torch.testing.assert_close(both.weights(0), both.weights(1), rtol=0, atol=0)
+    torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_dead_rank_is_a_dead_learner_which_comes_back(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
+    url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
+    group(url, "b", "plain", 1, lockstep=False)
+    until(lambda: fetch_status(url)["round"] > 5)
+    first = group(url, "a", "ddp", 2, place="first", lockstep=False)
+    until(lambda: len(first.lines()) > 5)
+    os.kill(first.processes[1].pid or 0, signal.SIGKILL)
+    assert first.ended() == [3, -signal.SIGKILL], "the other rank ends too"
+    before = fetch_status(url)["round"]
+    until(lambda: fetch_status(url)["round"] > before + 3)  # nobody waits for it
+    second = group(url, "a", "ddp", 2, place="second", lockstep=False)
+    until(lambda: len(second.lines()) > 8)
+    a = fetch_status(url)["learners"]["a"]
+    assert (a["state"], a["incarnation"]) == ("live", 2)
+    shared = min(len(second.lines(0)), len(second.lines(1)))
+    assert second.lines(0)[:shared] == second.lines(1)[:shared]
+    assert second.lines()[0][1] < 1, "it began with the run's weights and a fresh optimizer, at a lower rate"
+    os.kill(second.processes[1].pid or 0, signal.SIGTERM)
+    assert second.ended() == [0, 0]
+    a = fetch_status(url)["learners"]["a"]
+    assert a["state"] == "left"
+    assert second.lines(0) == second.lines(1), "at the same step"
