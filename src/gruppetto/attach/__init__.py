@@ -19,28 +19,11 @@ rewarm        a ramp of the learning rate after a fresh beginning
 optimizers    what may stand where an optimizer is expected: several, or wrapped ones
 watching      parameters that begin or cease to be trained on the way
 integrations  learners in other people's trainers
+entering      waiting for the run's weights
+run_ahead     how far it trains past the newest round it has seen
+parting       the last things: work that is given, weights that are taken
+hands         what the core decides, carried out
 ============  ======================================================================
-==========  ======================================================================
-learner     the public context manager; read it first
-view        its readable side: round, clock, metrics
-setting     what it may be told, checked
-hooks       where it looks into your loop
-counting    tokens and cursor of a step, as your loop tells them
-holdings    bases, snapshots, what has arrived: everything that has values
-sharding    a model as flat fragments
-snapshot    copies to host memory at each step boundary
-apply       what happens to a parameter when its global value arrives
-checkpoint  what a learner remembers of itself
-checkpoints model, optimizer and learner on disk
-inner_state optimizer state and buffers by name
-giving      the same as bytes, for another learner
-beginning   what a process begins from that joins a run under way
-rewarm      a ramp of the learning rate after a fresh beginning
-entering    waiting for the run's weights
-run_ahead   how far it trains past the newest round it has seen
-parting     the last things: work that is given, weights that are taken
-hands       what the core decides, carried out
-==========  ======================================================================
 
 A learner of many ranks, beside these:
 

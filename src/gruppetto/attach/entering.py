@@ -16,6 +16,7 @@ from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.backlog import SeedPart
 from gruppetto.runtime.orders import Begin
 from gruppetto.runtime.recovering import Find
+from gruppetto.runtime.wire import RecoveryNote
 
 __all__ = ["Entering"]
 
@@ -24,7 +25,7 @@ class Entering:
     """One waiting, for the training thread of rank 0 or of a learner that has no others.
 
     ``give_up_s`` None: never; ``says``: on standard error, what it waits for; ``leaves``: it has had notice.
-    ``rewarms`` is called when it begins with a fresh optimizer.
+    ``rewarms`` is called when it begins with a fresh optimizer, ``notes`` with where its state is from.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class Entering:
         says: bool,
         leaves: Callable[[], bool],
         rewarms: Callable[[], None],
+        notes: Callable[[RecoveryNote], None],
     ) -> None:
         self._hands, self._conduct, self._beginning = hands, conduct, beginning
         self._give_up_s, self._says, self._leaves, self._rewarms = give_up_s, says, leaves, rewarms
+        self._notes = notes
         self._began = hands.client.clock.now()
         self._said = ""
 
@@ -122,5 +125,5 @@ class Entering:
                     hands.holdings.arrive(fragment, version, lease)
                 else:
                     lease.release()
-            hands.client.backlog.tell_recovery(found.note)
+            self._notes(found.note)
             hands.feed(Recovered(versions=found.versions if stands else ()))

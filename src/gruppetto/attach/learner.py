@@ -31,7 +31,6 @@ from gruppetto.attach.hooks import StepHooks
 from gruppetto.attach.lead import Alone, Lead, Report
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
-from gruppetto.attach.parting import part
 from gruppetto.attach.parting import LAST_WORDS_S, finish, part
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rewarm import Rewarm
@@ -41,7 +40,6 @@ from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
 from gruppetto.attach.view import LearnerView
 from gruppetto.attach.watching import Watch
-from gruppetto.errors import ConnectionLost, LayoutError, SettingError, StateError
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.protocol.donors import Source
@@ -49,12 +47,9 @@ from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.overwriting import overwriting_notice
 from gruppetto.protocol.state import LearnerState
-from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
-from gruppetto.runtime.backlog import SeedPart
-from gruppetto.protocol.units import LearnerId
-from gruppetto.runtime.address import SyncerAddress, tls_context
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.orders import Word
 from gruppetto.runtime.rank_client import RankClient
@@ -211,7 +206,6 @@ class Learner(LearnerView):
             self.name, session = come_together(self._ranks, flat, name=name, fallback=self.name, session=session)
         self._layout_hash = flat.layout.layout_hash
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
-        self._holdings = Holdings(flat)
         self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
             LearnerId(self.name),
@@ -219,7 +213,7 @@ class Learner(LearnerView):
             layout_hash=self._layout_hash,
             recovers=recover and optimizer is not None,
         )
-        self._inner = optimizer
+        self._inner: torch.optim.Optimizer | None = optimizer
         self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         self._hooks: StepHooks | None = None
         self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
@@ -265,9 +259,6 @@ class Learner(LearnerView):
             also=None if lead is None else lead.order,
         )
         super().__init__(core, client)
-        self._inner: torch.optim.Optimizer | None = optimizer
-        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
-        self._giving = None if donates is None or optimizer is None else Giving(model, optimizer, self._holdings)
         save = None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark)
         self._hands = self._clocked = Hands(core, client, self._holdings, save)
         self._conduct: Alone | Lead = Alone(self._hands) if lead is None else lead
@@ -291,9 +282,6 @@ class Learner(LearnerView):
             self._notice.listen()
             self._client.start()
             warm()  # compiled loops are loaded while the connection is made, not in the first step
-            self._wait_until_ready()
-            self._say_what_overwriting_costs()
-            if self._left_on_notice():
             if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
             self._hooks = StepHooks(
@@ -316,13 +304,30 @@ class Learner(LearnerView):
             says=not self._quiet,
             leaves=self._notice.look,
             rewarms=self._rewarms,
+            notes=self._note_beginning,
         ).wait()
         if not ready:
             self._leave_on_notice()
             return False
+        self._say_what_overwriting_costs()
         with self._client.news:
             self._hands.feed(StepStarted())
         return True
+
+    def _say_what_overwriting_costs(self) -> None:
+        """The Welcome does not tell τ; what is usual is near enough for a warning."""
+        frame = self._client.welcome
+        if frame is not None:
+            said = frame.welcome
+            overlap_steps = min(USUAL_OVERLAP_STEPS, said.sync_period - 1)  # never more than that
+            notice = overwriting_notice(said.apply, sync_period=said.sync_period, overlap_steps=overlap_steps)
+            if notice:
+                log.warning("%s: %s", self.name, notice)
+
+    def _note_beginning(self, note: RecoveryNote) -> None:
+        """For the syncer, its status and the report, and for this learner's own log; the lock is held."""
+        self._began_from = f"{note.source} {note.donor}".strip()
+        self._client.backlog.tell_recovery(note)
 
     def _enter_behind(self, follow: Follow) -> bool:
         """The same, as rank 0 says."""
@@ -414,81 +419,6 @@ class Learner(LearnerView):
         self._parted = True
         part(self._hands, self._conduct, within_s=self._notice.within_s)
 
-    def _wait_until_ready(self) -> None:
-        client, core = self._client, self._core
-        began, said = client.clock.now(), ""
-        while not self._notice.look():
-            with client.news:
-                if client.failure is not None:
-                    raise client.failure
-                if client.seed_wanted:
-                    self._seed()
-                if core.wants_boundary:
-                    self._feed(Boundary())
-                if core.ready and core.linked:
-                    return
-                find = client.find
-                waiting_for = client.waiting_for
-                what = waiting_for.partition(",")[0]  # the same with other figures is no news
-                if what == said and find is None:
-                    left_s = self._left_s(began)
-                    client.news.wait(NOTICE_POLL_S if left_s is None else min(NOTICE_POLL_S, left_s))
-            if what != said and not self._quiet:
-                print(f"{self.name}: waiting for {waiting_for}", file=sys.stderr, flush=True)
-            said = what
-            if find is not None:
-                self._begin_from(find)
-            if self._left_s(began) == 0.0:
-                raise ConnectionLost(
-                    f"{self.name} was not ready after {self._connect_timeout_s:g} s, waiting for {waiting_for}"
-                )
-
-    def _say_what_overwriting_costs(self) -> None:
-        """The Welcome does not tell τ; what is usual is near enough for a warning."""
-        frame = self._client.welcome
-        if frame is not None:
-            said = frame.welcome
-            overlap_steps = min(USUAL_OVERLAP_STEPS, said.sync_period - 1)  # never more than that
-            notice = overwriting_notice(said.apply, sync_period=said.sync_period, overlap_steps=overlap_steps)
-            if notice:
-                log.warning("%s: %s", self.name, notice)
-
-    def _begin_from(self, find: Find) -> None:
-        """Look at what the search for a state has brought, and begin from it if it fits. The lock is not held."""
-        assert self._inner is not None
-        beginning = Beginning(self._model, self._inner, self._holdings, self._checkpoints)
-        found = beginning.take(find, self._client)
-        if found is None:
-            return
-        if find.source is Source.SYNCER and self._rewarm_steps:
-            self._rewarm = Rewarm(self._optimizer, steps=self._rewarm_steps)
-        with self._client.news:
-            stands = self._core.search_stands
-            for fragment, version, lease in found.arrivals:
-                if stands:
-                    self._holdings.arrive(fragment, version, lease)
-                else:
-                    lease.release()
-            self._note_beginning(found.note)
-            self._feed(Recovered(versions=found.versions if stands else ()))
-
-    def _note_beginning(self, note: RecoveryNote) -> None:
-        """For the syncer, its status and the report, and for this learner's own log; the lock is held."""
-        self._began_from = f"{note.source} {note.donor}".strip()
-        self._client.backlog.tell_recovery(note)
-
-    def _left_s(self, began: float) -> float | None:
-        if self._connect_timeout_s is None:
-            return None
-        return max(0.0, began + self._connect_timeout_s - self._client.clock.now())
-
-    def _seed(self) -> None:
-        self._client.seed_wanted = False
-        self._holdings.model.check_finite()
-        for p in range(len(self._core.fragments)):
-            fragment = Fragment(p)
-            self._client.backlog.seed(SeedPart(fragment=fragment, theta=self._holdings.seed_part(fragment)))
-        self._client.perform(())
     def _has_ended(self, report: Report) -> bool:
         """Notice has been given to a rank, or one has left its loop: all of them end, together."""
         if not report.stays:
@@ -515,23 +445,21 @@ class Learner(LearnerView):
         if self._rewarm is not None:
             self._rewarm.after_step()
         used = self._counts.take_tokens(tokens)
-        if self._core.steps % LOOK_STEPS == 0:
-            self._holdings.model.check_unchanged()
-            self._watch.look()
-        with self._client.news:
-            self._feed(StepDone(tokens=used, cursor=self._counts.take_cursor()))
-        if self._left_on_notice():
-        done = StepDone(tokens=self._counts.take_tokens(tokens), cursor=self._counts.take_cursor())
         if self._follow is not None:
+            with self._client.news:
+                self._counts.take_cursor()  # rank 0 says it for all
             self._step_behind(self._follow)
             return
         if self._core.steps % LOOK_STEPS == 0:
             self._holdings.model.check_unchanged()
+            self._watch.look()
         met = self._conduct.meet()
         report = replace(met, stays=met.stays and not self._notice.look())
-        held = self._conduct.release(
-            done, again=lambda: not (report.stays and report.loops) or self._run_ahead.is_too_far
-        )
+        with self._client.news:  # no new life may begin between the cursor and the core
+            done = StepDone(tokens=used, cursor=self._counts.take_cursor())
+            held = self._conduct.release(
+                done, again=lambda: not (report.stays and report.loops) or self._run_ahead.is_too_far
+            )
         if self._has_ended(report):
             return
         self._give_and_save()

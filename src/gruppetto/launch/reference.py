@@ -50,11 +50,9 @@ def ride(
 
     The learning rate follows the newest round that the learner has seen, so that unequal learners anneal together; the
     data slot and its cursor are the syncer's to give. Parts of checkpoints of the whole run are written under
-    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. False if it has
-    left on notice, and not at the end of the run. Raises what :class:`gruppetto.Learner` raises.
-    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. Under ``torchrun`` all
-    ranks are one learner, which FSDP2 shards. Raises what :class:`gruppetto.Learner`
-    raises.
+    ``parts``; ``part`` is the one to go on from. SIGTERM is notice to leave. Under ``torchrun`` all ranks are one
+    learner, which FSDP2 shards. False if it has left on notice, and not at the end of the run. Raises what
+    :class:`gruppetto.Learner` raises.
     """
     setting = config.train
     torch.set_num_threads(setting.threads)

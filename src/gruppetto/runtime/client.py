@@ -47,7 +47,6 @@ from gruppetto.protocol.messages import (
 from gruppetto.protocol.units import Fragment, Incarnation, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Fixed
-from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.backlog import Backlog
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints

@@ -74,7 +74,7 @@ class Ride:
             raise SettingError(
                 f"this training has {_ranks()} processes",
                 where="integrations",
-                fix="start each of them by itself, as a learner with a name of its own",
+                fix="start each by itself, as a learner of its own, or use gruppetto.Learner in a loop of many ranks",
             )
         inner = as_one(optimizer)
         learner = Learner(model, inner, **{"recover": not inner.state, **self._settings})
