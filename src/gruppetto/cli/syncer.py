@@ -17,6 +17,7 @@ from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
+from gruppetto.dashboard.annex import annex
 from gruppetto.errors import SettingError
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import wall_time_s
@@ -99,10 +100,22 @@ def main(arguments: Sequence[str]) -> int:
             def open_trace() -> TraceWriter:
                 return opened.enter_context(TraceWriter(Path(flags.trace) if flags.trace else None, header))
 
-            run_syncer(config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace)
+            run_syncer(
+                config.protocol,
+                setting,
+                on_ready=lambda endpoint: _ready(endpoint, config),
+                standby=open_trace,
+                annex=annex,
+            )
         return 0
     with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-        run_syncer(config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config))
+        run_syncer(
+            config.protocol,
+            setting,
+            trace=trace,
+            on_ready=lambda endpoint: _ready(endpoint, config),
+            annex=annex,
+        )
     return 0
 
 

@@ -38,6 +38,7 @@ ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
 SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
+Annex = Callable[[web.Application, SyncerService], None]
 SHORTEST_WAIT_S = 0.001
 """A timer may fire a little early; it is not set again for less than this."""
 
@@ -61,15 +62,19 @@ def run_syncer(
     trace: TraceWriter | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
     standby: Callable[[], TraceWriter] | None = None,
+    annex: Annex | None = None,
 ) -> None:
     """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
 
-    With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
+    With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace. ``annex``
+    may let the application answer for more than learners ask for.
 
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
-    asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
+    asyncio.run(
+        serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby, annex=annex)
+    )
 
 
 async def serve(
@@ -82,6 +87,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     handle_signals: bool = False,
     standby: Callable[[], TraceWriter] | None = None,
+    annex: Annex | None = None,
 ) -> None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
@@ -125,6 +131,8 @@ async def serve(
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
         server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
+        if annex is not None:
+            annex(server.app, service)
 
         def look() -> None:
             timer.set()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,8 @@ class TraceWriter:
         self.broken = ""
         """Why recording has ended before its time; empty while it has not."""
         self._flushed_at = 0.0
+        self.tap: Callable[[bytes], None] | None = None
+        """Called with every line too, also while nothing is kept."""
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,9 +156,14 @@ class TraceWriter:
             self.flush()
 
     def _append(self, record: Mapping[str, object]) -> None:
+        if self._file is None and self.tap is None:
+            return
+        line = encode_line(record)
+        if self.tap is not None:
+            self.tap(line)
         if self._file is not None:
             try:
-                self._file.write(encode_line(record))
+                self._file.write(line)
             except OSError as error:
                 self._break(error)
 
