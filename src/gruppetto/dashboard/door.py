@@ -2,7 +2,7 @@
 
 A token that comes in an address (``?token=``) or by the form is exchanged for a cookie that scripts cannot read, that
 no other site can make a browser send, and that is good for looking only: it is not the token, and no other endpoint of
-the syncer takes it. It says until when it holds and is signed with the token, so that it survives a restart of the syncer.
+the syncer takes it. It says until when it holds and is signed with the token, so it survives a restart of the syncer.
 """
 
 from __future__ import annotations

@@ -59,9 +59,8 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
     training = sum(1 for state in states.values() if state == "training")
     of = f"round {picture.published}" + (f" of {picture.rounds}" if picture.rounds else "")
     if picture.finished:
-        return Headline(
-            state="finished", title="Finished", text=f"The run reached its last round, {picture.published}."
-        )
+        text = f"The run reached its last round, {picture.published}, after {as_duration(picture.published_at)}."
+        return Headline(state="finished", title="Finished", text=text)
     if not picture.lanes:
         return Headline(
             state="empty", title="Nobody is here yet", text="Start learners; the first gives the initial weights."

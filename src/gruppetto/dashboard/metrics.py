@@ -1,7 +1,7 @@
 """``/metrics``: what a syncer says of itself, as text for Prometheus. Every metric is one row of :data:`METRICS`.
 
->>> print(sample("gruppetto_rejected_total", {"reason": 'a "b"'}, 2.0))
-gruppetto_rejected_total{reason="a \\\\"b\\\\""} 2
+>>> sample("gruppetto_rejected_total", {"reason": "late"}, 2.0)
+'gruppetto_rejected_total{reason="late"} 2'
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
         "live_learners": sum(1 for state in states if state in ("training", "waiting")),
         "training": states.count("training"),
         "taking_part": len(last.participants) if last is not None else 0,
+        "known": len(picture.lanes) + len(picture.crowd),
         "crowd": len(picture.crowd),
         "tokens": picture.ledger or {"consumed": consumed, "merged": merged},
         "bytes": {"up": picture.up_bytes, "down": picture.down_bytes, "data_parallel": equivalent, "moved": moved},
