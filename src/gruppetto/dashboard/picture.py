@@ -29,7 +29,7 @@ MAX_LANES = 512
 LATEST_ROUNDS = 240
 PHASES = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
 """What a round is made of, in order."""
-SERIES = (*PHASES, "grace_s", "live", "participants", "round", "loss", "consumed", "merged", "steps", "up", "down")
+SERIES = (*PHASES, "grace_s", "pace_s", "live", "participants", "round", "loss", "consumed", "merged", "steps", "up", "down")
 NAME = re.compile(rb'"(?:in|out|note)":"([A-Za-z-]{1,40})"')
 SYNCER = "syncer"
 MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
@@ -269,6 +269,8 @@ class Picture:
 
     def _on_published(self, who: str, t: float, data: Mapping[str, Any]) -> None:
         now, done = self.timeline.at(t), self.open
+        if self.published_at is not None:
+            self.series["pace_s"].add(now, now - self.published_at)
         self.published, self.published_at = int(data["round"]), now
         self._remember_round(self.published, now)
         self.series["round"].add(now, self.published)

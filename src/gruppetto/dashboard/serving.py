@@ -36,7 +36,13 @@ def trace_of(target: Path) -> Path:
 def directory_app(trace: Path, token: str | None = None) -> web.Application:
     """The page of the trace at ``trace``, which may still be growing."""
     app, clock = web.Application(), MonotonicClock()
-    Pages(Desk(Book(trace, clock), clock), token=token).join(app)
+    desk = Desk(Book(trace, clock), clock)
+    Pages(desk, token=token).join(app)
+
+    async def begin(app: web.Application) -> None:
+        app[_READING] = asyncio.create_task(desk.catch_up())  # before anybody asks
+
+    app.on_startup.append(begin)
     return app
 
 
@@ -74,6 +80,7 @@ def syncer_app(address: SyncerAddress, syncer_token: str | None, token: str | No
     return app
 
 
+_READING: web.AppKey[asyncio.Task[None]] = web.AppKey("reading", asyncio.Task)
 _SESSION: web.AppKey[ClientSession] = web.AppKey("session", ClientSession)
 
 

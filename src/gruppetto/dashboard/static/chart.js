@@ -68,7 +68,7 @@ export class Chart {
     const inside = t !== null && t >= this.window[0] && t <= this.window[1];
     this.cursorLine.setAttribute("visibility", inside ? "visible" : "hidden");
     if (inside) { this.cursorLine.setAttribute("x1", this.x(t)); this.cursorLine.setAttribute("x2", this.x(t)); }
-    this.said.textContent = inside ? `${moment(t)}  ${this.#reading(t)}` : this.#summary();
+    this.said.textContent = inside ? `${moment(t, this.window[1] - this.window[0])}  ${this.#reading(t)}` : this.#summary();
   }
 
   #summary() {
@@ -104,15 +104,16 @@ export class Chart {
       svg("text", { x: LEFT - 7, y: this.y(value) + 3.5, "text-anchor": "end" }, short(this.format(value))),
     ]);
     const columns = timeTicks(...this.window, Math.floor(width / 110)).map((t) =>
-      svg("text", { x: this.x(t), y: height - 5, "text-anchor": "middle" }, moment(t)));
+      svg("text", { x: this.x(t), y: height - 5, "text-anchor": "middle" }, moment(t, this.window[1] - this.window[0])));
     return [...lines.flat(), ...columns];
   }
 
   #mark(mark, height) {
     const colour = `c-${mark.colour}`;
     if (mark.kind === "bar") {
+      const wide = usualGap(mark.points, 0.5);
       return mark.points.map((p) => {
-        const [x, end] = [Math.max(LEFT, this.x(p.t)), this.x(p.t + p.width)];
+        const [x, end] = [Math.max(LEFT, this.x(p.t)), this.x(p.t + Math.max(p.width, 0.85 * wide))];
         const top = this.y(p.top);
         return svg("rect", { class: `area ${colour}`, x, y: top, width: Math.max(0.7, end - x - (end - x > 4 ? 1 : 0)), height: Math.max(0, this.y(p.top - p.value) - top) });
       });
@@ -207,14 +208,18 @@ function sign(mark) {
 
 function unbroken(points) {
   // A line does not bridge a stretch in which nothing was measured.
-  const gaps = points.slice(1).map((p, i) => p.t - points[i].t).sort((a, b) => a - b);
-  const usual = gaps[Math.floor(gaps.length * 0.9)] ?? 0;
+  const usual = usualGap(points, 0.9);
   const runs = [];
   points.forEach((p, i) => {
     if (i && p.t - points[i - 1].t <= 6 * Math.max(usual, p.width ?? 0)) runs.at(-1).push(p);
     else runs.push([p]);
   });
   return runs;
+}
+
+function usualGap(points, share) {
+  const gaps = points.slice(1).map((p, i) => p.t - points[i].t).sort((a, b) => a - b);
+  return gaps[Math.floor(gaps.length * share)] ?? 0;
 }
 
 function nearest(points, t) {

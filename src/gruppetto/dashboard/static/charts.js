@@ -44,7 +44,7 @@ export class Charts {
     ], window, "learners");
     this.merged.show([{ name: "merged of what was trained on", colour: "green", kind: "line", points: share(series.merged, series.consumed) }], window, "running share in this stretch");
     this.anatomy.show([...stacked(series), { name: "grace window given", colour: "red", kind: "dotted", points: points(series.grace_s).map((p) => ({ ...p, value: p.value, low: p.value, high: p.value })) }], window, "mean of each stretch");
-    this.pace.show([{ name: "from one round to the next", colour: "blue", kind: "line", points: paceOf(series.round) }], window, "mean of each stretch");
+    this.pace.show([{ name: "from one round to the next", colour: "blue", kind: "band", points: points(series.pace_s) }], window, "mean of each stretch");
     const total = (columns, by = 1) => runningSum(columns, by);
     const dp = data.data_parallel_bytes_a_step;
     this.moved.show([
@@ -88,15 +88,6 @@ function stacked(series) {
       return { ...p, top };
     }),
   }));
-}
-
-function paceOf(rounds) {
-  const found = [];
-  for (let i = 1; i < rounds.t.length; i += 1) {
-    const made = rounds.high[i] - rounds.high[i - 1];
-    if (made > 0) found.push({ t: rounds.t[i], width: rounds.width, value: (rounds.t[i] - rounds.t[i - 1]) / made, label: `round ${rounds.high[i]}` });
-  }
-  return found;
 }
 
 function runningSum(columns, by) {

@@ -11,11 +11,12 @@ export function duration(seconds) {
 }
 
 // A moment of the run, as long as it has to be.
-export function moment(seconds) {
-  const s = Math.max(0, seconds);
+export function moment(seconds, span = Infinity) {
+  const digits = span < 0.5 ? 3 : span < 3 ? 2 : span < 20 ? 1 : 0;
+  const s = Math.max(0, Number(seconds.toFixed(digits)));
   const two = (n) => String(Math.floor(n)).padStart(2, "0");
   if (s >= 172800) return `day ${(s / 86400).toFixed(2)}`;
-  const tail = `${two(s / 60 % 60)}:${two(s % 60)}`;
+  const tail = `${two(s / 60 % 60)}:${digits ? (s % 60).toFixed(digits).padStart(digits + 3, "0") : two(s % 60)}`;
   return s >= 3600 ? `${Math.floor(s / 3600)}:${tail}` : tail;
 }
 

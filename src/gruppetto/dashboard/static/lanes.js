@@ -84,7 +84,7 @@ export class Lanes {
       pen.strokeStyle = colour("grid");
       line(pen, x, FLAGS, x, height - AXIS + 4);
       pen.fillStyle = colour("faint");
-      pen.fillText(moment(t), Math.min(x, width - 22), height - 7);
+      pen.fillText(moment(t, view.window[1] - view.window[0]), Math.min(x, width - 22), height - 7);
     }
   }
 
@@ -225,7 +225,7 @@ export class Lanes {
     const close = (to - from) / 120;
     const near = this.data.happenings.filter((h) => Math.abs(h.t - view.cursor) <= close);
     const lane = this.data.lanes[this.chosen];
-    const parts = [moment(view.cursor)];
+    const parts = [moment(view.cursor, to - from)];
     if (lane) {
       const stretch = lane.stretches.find(([a, b]) => a <= view.cursor && view.cursor <= b);
       parts.push(`${lane.name}: ${stretch ? stretch[2] : "not here"}${stretch ? ` for ${duration(view.cursor - stretch[0])}` : ""}`);

@@ -7,19 +7,32 @@ import { change, view, zoomTo } from "./view.js";
 const GLYPHS = { training: "▶", finished: "✔", stalled: "‖", stopped: "■", beginning: "…", empty: "○" };
 
 export function showHeadline(head) {
-  const { state, title, text, troubles } = head.headline;
+  const reading = head.share_read < 1 && !head.live;
+  const { state, title, text, troubles } = reading
+    ? { state: "beginning", title: "Reading the trace", text: `${percent(head.share_read)} of it is here, up to round ${head.round}.`, troubles: [] } : head.headline;
   const place = byId("headline");
   place.dataset.state = state;
-  const reading = head.share_read < 1 ? ` Reading the trace: ${percent(head.share_read)}.` : "";
+  const groups = alike(troubles);
   replace(place,
     el("div", { class: "now" }, el("span", { class: "glyph", "aria-hidden": "true" }, GLYPHS[state] ?? "○"),
-      el("div", {}, el("h1", {}, title), el("p", {}, text + reading))),
-    troubles.length ? el("ul", { class: "troubles" }, troubles.slice(0, 8).map((trouble) =>
+      el("div", {}, el("h1", {}, title), el("p", {}, text))),
+    groups.length ? el("ul", { class: "troubles" }, groups.slice(0, 8).map((trouble) =>
       el("li", {}, el("b", {}, stateSign(trouble.state === "rejected" ? "offline" : trouble.state), ` ${trouble.who}`),
         el("span", {}, `${trouble.state}: ${trouble.why}`), el("span", { class: "do" }, trouble.do)))) : null,
-    troubles.length > 8 ? el("p", { class: "faint" }, `… and ${troubles.length - 8} more`) : null);
+    groups.length > 8 ? el("p", { class: "faint" }, `… and ${groups.length - 8} more`) : null);
   document.title = `${title} · round ${head.round} · gruppetto`;
   byId("run").textContent = [head.simulated ? "simulated: " : "", head.run_id].join("");
+}
+
+// Many with the same trouble are one line.
+function alike(troubles) {
+  const groups = new Map();
+  for (const trouble of troubles) {
+    const key = JSON.stringify([trouble.state, trouble.do]);
+    groups.set(key, [...(groups.get(key) ?? []), trouble]);
+  }
+  return [...groups.values()].flatMap((same) => (same.length < 4 ? same
+    : [{ ...same[0], who: `${same.slice(0, 3).map((t) => t.who).join(", ")} and ${same.length - 3} more`, why: `${same[0].why}, and so on` }]));
 }
 
 export function showNumbers(head) {
