@@ -106,7 +106,9 @@ class Browser:
         began = loop.time()
         while not await self.ask(f"Boolean({expression})"):
             if loop.time() - began > within_s:
-                raise AssertionError(f"not within {within_s} s: {expression}; {await self.ask('document.body.innerText')}")
+                raise AssertionError(
+                    f"not within {within_s} s: {expression}; {await self.ask('document.body.innerText')}"
+                )
             await asyncio.sleep(0.05)
         return loop.time() - began
 

@@ -73,13 +73,13 @@ class Book:
 
     def read(self, most_bytes: int = SLICE_BYTES) -> bool:
         """Take in what is new, up to a slice; whether there may be more."""
-        took = 0
+        took, before = 0, self._trace.read_bytes
         for line in self._trace.lines(most_bytes):
             if self._trace.anew != self._anew:
                 self._begin_anew()
             self.picture.take(line)
             took += 1
-        behind = self._trace.size() - self._trace.read_bytes > 0 and took > 0
+        behind = self._trace.read_bytes != before and self._trace.size() > self._trace.read_bytes
         if took:
             self._heard_at = self._written_at()
         if not behind:

@@ -20,6 +20,7 @@ from gruppetto.dashboard.lane import Lane
 from gruppetto.dashboard.series import Series
 from gruppetto.protocol.admission import ROUTINE
 from gruppetto.trace.log import HEAD
+from gruppetto.trace.replay import SYNCER
 from gruppetto.trace.timeline import Timeline
 
 __all__ = ["MAX_LANES", "PHASES", "Picture", "RoundSeen"]
@@ -29,9 +30,22 @@ MAX_LANES = 512
 LATEST_ROUNDS = 240
 PHASES = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
 """What a round is made of, in order."""
-SERIES = (*PHASES, "grace_s", "pace_s", "live", "participants", "round", "loss", "consumed", "merged", "steps", "up", "down")
-NAME = re.compile(rb'"(?:in|out|note)":"([A-Za-z-]{1,40})"')
-SYNCER = "syncer"
+SERIES = (
+    *PHASES,
+    "grace_s",
+    "pace_s",
+    "live",
+    "participants",
+    "round",
+    "loss",
+    "consumed",
+    "merged",
+    "steps",
+    "up",
+    "down",
+)
+NAME = re.compile(rb'"(in|out|note)":"[A-Za-z-]{1,40}"')
+"""No text within a record looks like it: there, quotation marks are escaped."""
 MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 
@@ -118,10 +132,17 @@ class Picture:
                 self._begin_life(_HEADER.decode(line))
                 return
             named = NAME.search(line)
-            handler = _HANDLERS.get(named.group(1)) if named is not None else None
-            if handler is not None:
-                said = _DECODER.decode(line)
-                handler(self, said.who, said.t, said.data)
+            if named is None:
+                self.damaged_lines += 1
+                return
+            kind, handler = named.group(1), _HANDLERS.get(named.group(0))
+            if handler is None and kind != b"in":
+                return
+            said = _DECODER.decode(line)
+            if kind != b"note":
+                self.timeline.at(said.t)
+            if handler is not None and (kind == b"note" or said.who == SYNCER):
+                handler(self, said.who, said.data)
         except (msgspec.DecodeError, RecursionError, *MALFORMED):
             self.damaged_lines += 1
 
@@ -170,8 +191,8 @@ class Picture:
                     lane.why = "the syncer restarted"
         self.lives += again or not self.lives
 
-    def _on_progress(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, lane = self.timeline.at(t), self.lane(data["learner"])
+    def _on_progress(self, who: str, data: Mapping[str, Any]) -> None:
+        now, lane = self.now, self.lane(data["learner"])
         steps, tokens = int(data["steps"]), int(data["tokens"])
         if lane is None:
             return
@@ -192,16 +213,15 @@ class Picture:
         self.series["consumed"].add(now, max(0, trained))
         self.series["steps"].add(now, made)
 
-    def _on_answer(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        self.timeline.at(t)
+    def _on_answer(self, who: str, data: Mapping[str, Any]) -> None:
         norms = data.get("norms") or ()
         norm = math.sqrt(sum(float(n) ** 2 for n in norms)) if norms else None
         if len(self._answers) > 1 << 16:
             self._answers.clear()
         self._answers[data["learner"], data["fragment"]] = (int(data["round"]), int(data["tokens"]), norm)
 
-    def _on_fold(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, name = self.timeline.at(t), data["learner"]
+    def _on_fold(self, who: str, data: Mapping[str, Any]) -> None:
+        now, name = self.now, data["learner"]
         answered = self._answers.pop((name, data["fragment"]), None)
         self._weights[name] = self._weights.get(name, 0.0) + float(data["weight"])
         if answered is not None:
@@ -212,13 +232,13 @@ class Picture:
         if data.get("caps"):
             self.clipped["norm"] += 1
 
-    def _on_folded(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, lane = self.timeline.at(t), self.lane(data["learner"])
+    def _on_folded(self, who: str, data: Mapping[str, Any]) -> None:
+        now, lane = self.now, self.lane(data["learner"])
         if lane is not None and data.get("cosine") is not None:
             lane.measured["cosine"].add(now, float(data["cosine"]))
 
-    def _on_drop(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, name, reason = self.timeline.at(t), data["learner"], str(data["reason"])
+    def _on_drop(self, who: str, data: Mapping[str, Any]) -> None:
+        now, name, reason = self.now, data["learner"], str(data["reason"])
         self._answers.pop((name, data["fragment"]), None)
         self.rejected[reason] += 1
         lane = self.lane(name)
@@ -230,14 +250,14 @@ class Picture:
             self.happenings.say(now, "refused", name, f"A contribution was not merged ({reason}), in round "
                                 f"{data['round']}. Only the first of this reason is listed.")  # fmt: skip
 
-    def _on_quorum_met(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now = self.timeline.at(t)
+    def _on_quorum_met(self, who: str, data: Mapping[str, Any]) -> None:
+        now = self.now
         self.open = RoundSeen(
             round=int(data["round"]), at=now, quorum_s=data["quorum_s"], grace_s=data["grace_s"], live=data["live"]
         )
 
-    def _on_round_closed(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, names = self.timeline.at(t), tuple(data["participants"])
+    def _on_round_closed(self, who: str, data: Mapping[str, Any]) -> None:
+        now, names = self.now, tuple(data["participants"])
         done = self.open or RoundSeen(round=int(data["round"]), at=now)
         self.open = done
         done.stage, done.closed_at, done.grace_spent_s = "merge", now, float(data["grace_spent_s"])
@@ -253,22 +273,21 @@ class Picture:
         self.series["live"].add(now, done.live)
         self.series["participants"].add(now, len(names))
 
-    def _on_outer_stepped(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now = self.timeline.at(t)
+    def _on_outer_stepped(self, who: str, data: Mapping[str, Any]) -> None:
+        now = self.now
         if self.open is not None:
             self.open.stage, self.open.merge_s = "persist", now - self.open.closed_at
 
-    def _on_persisted(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, self.persist_failed = self.timeline.at(t), ""
+    def _on_persisted(self, who: str, data: Mapping[str, Any]) -> None:
+        now, self.persist_failed = self.now, ""
         if self.open is not None:
             self.open.stage, self.open.persist_s = "publish", now - self.open.closed_at - self.open.merge_s
 
-    def _on_persist_failed(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        self.timeline.at(t)
+    def _on_persist_failed(self, who: str, data: Mapping[str, Any]) -> None:
         self.persist_failed = str(data["why"])
 
-    def _on_published(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, done = self.timeline.at(t), self.open
+    def _on_published(self, who: str, data: Mapping[str, Any]) -> None:
+        now, done = self.now, self.open
         if self.published_at is not None:
             self.series["pace_s"].add(now, now - self.published_at)
         self.published, self.published_at = int(data["round"]), now
@@ -284,8 +303,8 @@ class Picture:
             self.finished = True
             self.happenings.say(now, "round", SYNCER, f"Round {self.published} was the last: the run is finished.")
 
-    def _on_member_changed(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        now, name, state, why = self.timeline.at(t), data["learner"], str(data["state"]), str(data["why"])
+    def _on_member_changed(self, who: str, data: Mapping[str, Any]) -> None:
+        now, name, state, why = self.now, data["learner"], str(data["state"]), str(data["why"])
         lane = self.lane(name)
         if lane is None:
             return
@@ -305,36 +324,33 @@ class Picture:
             case "left":
                 self.happenings.say(now, "left", name, f"Has left: {why}.")
 
-    def _on_alarm(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        self.happenings.say(self.timeline.at(t), "alarm", str(data["kind"]), str(data["text"]))
+    def _on_alarm(self, who: str, data: Mapping[str, Any]) -> None:
+        self.happenings.say(self.now, "alarm", str(data["kind"]), str(data["text"]))
 
-    def _on_checkpoint_closed(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_checkpoint_closed(self, who: str, data: Mapping[str, Any]) -> None:
         lacks = f"; it lacks something: {data['why']}" if data.get("why") else ""
         text = f"Checkpoint {data['mark']} of round {data['round']}: {len(data['parts'])} learners are in it{lacks}."
-        self.happenings.say(self.timeline.at(t), "checkpoint", SYNCER, text)
+        self.happenings.say(self.now, "checkpoint", SYNCER, text)
 
-    def _on_checkpoint_refused(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        self.happenings.say(self.timeline.at(t), "checkpoint", SYNCER, f"No checkpoint {data['mark']}: {data['why']}.")
-
-    def _on_clock(self, who: str, t: float, data: Mapping[str, Any]) -> None:
-        self.timeline.at(t)
+    def _on_checkpoint_refused(self, who: str, data: Mapping[str, Any]) -> None:
+        self.happenings.say(self.now, "checkpoint", SYNCER, f"No checkpoint {data['mark']}: {data['why']}.")
 
     # ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_metrics(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_metrics(self, who: str, data: Mapping[str, Any]) -> None:
         loss, lane = data.get("loss"), self.lane(who)
         if loss is not None:
             self.series["loss"].add(self.now, float(loss))
             if lane is not None:
                 lane.measured["loss"].add(self.now, float(loss))
 
-    def _on_traffic(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_traffic(self, who: str, data: Mapping[str, Any]) -> None:
         up, down = self._traffic[0] + int(data["up"]), self._traffic[1] + int(data["down"])
         self.series["up"].add(self.now, max(0, up - self.up_bytes))
         self.series["down"].add(self.now, max(0, down - self.down_bytes))
         self.up_bytes, self.down_bytes = up, down
 
-    def _on_evaluation(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_evaluation(self, who: str, data: Mapping[str, Any]) -> None:
         round, loss = int(data["round"]), float(data["loss"])
         # A judge that was started again says again what it said before; the trace repeats it at the end.
         if math.isfinite(loss) and all(known != round for _, known, _ in self.evaluations):
@@ -343,11 +359,11 @@ class Picture:
             if len(self.evaluations) > 4096:
                 del self.evaluations[1:-1:2]
 
-    def _on_ledger(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_ledger(self, who: str, data: Mapping[str, Any]) -> None:
         fates = ("consumed", "merged", "discarded", "lost", "promised", "open")
         self.ledger = {fate: int(data.get(fate, 0)) for fate in fates}
 
-    def _on_recovery(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_recovery(self, who: str, data: Mapping[str, Any]) -> None:
         if "source" not in data:
             found = "; ".join(str(each) for each in data.get("found", ())) or "less than was published"
             self.happenings.say(self.now, "restart", SYNCER, f"What the last life left: {found}.")
@@ -360,7 +376,7 @@ class Picture:
             self.now, "recovered", who, f"Begins with its state from: {source} ({float(data['seconds']):.1f} s)."
         )
 
-    def _on_died(self, who: str, t: float, data: Mapping[str, Any]) -> None:
+    def _on_died(self, who: str, data: Mapping[str, Any]) -> None:
         name, wall_s = str(data["learner"]), float(data["wall_s"])
         if (name, wall_s) in self._died:
             return
@@ -380,32 +396,28 @@ class Picture:
             del self._rounds_at[1::2]
 
 
-_Handler = Callable[[Picture, str, float, Mapping[str, Any]], None]
+_Handler = Callable[[Picture, str, Mapping[str, Any]], None]
 _HANDLERS: dict[bytes, _Handler] = {
-    b"Progress": Picture._on_progress,
-    b"Answer": Picture._on_answer,
-    b"Fold": Picture._on_fold,
-    b"Folded": Picture._on_folded,
-    b"Drop": Picture._on_drop,
-    b"QuorumMet": Picture._on_quorum_met,
-    b"RoundClosed": Picture._on_round_closed,
-    b"OuterStepped": Picture._on_outer_stepped,
-    b"Persisted": Picture._on_persisted,
-    b"PersistFailed": Picture._on_persist_failed,
-    b"Published": Picture._on_published,
-    b"MemberChanged": Picture._on_member_changed,
-    b"Alarm": Picture._on_alarm,
-    b"CheckpointClosed": Picture._on_checkpoint_closed,
-    b"CheckpointRefused": Picture._on_checkpoint_refused,
-    b"Hello": Picture._on_clock,
-    b"Heartbeat": Picture._on_clock,
-    b"Tick": Picture._on_clock,
-    b"LinkLost": Picture._on_clock,
-    b"metrics": Picture._on_metrics,
-    b"traffic": Picture._on_traffic,
-    b"evaluation": Picture._on_evaluation,
-    b"ledger": Picture._on_ledger,
-    b"recovery": Picture._on_recovery,
-    b"died": Picture._on_died,
+    b'"in":"Progress"': Picture._on_progress,
+    b'"in":"Answer"': Picture._on_answer,
+    b'"out":"Fold"': Picture._on_fold,
+    b'"in":"Folded"': Picture._on_folded,
+    b'"out":"Drop"': Picture._on_drop,
+    b'"out":"QuorumMet"': Picture._on_quorum_met,
+    b'"out":"RoundClosed"': Picture._on_round_closed,
+    b'"in":"OuterStepped"': Picture._on_outer_stepped,
+    b'"in":"Persisted"': Picture._on_persisted,
+    b'"in":"PersistFailed"': Picture._on_persist_failed,
+    b'"in":"Published"': Picture._on_published,
+    b'"out":"MemberChanged"': Picture._on_member_changed,
+    b'"out":"Alarm"': Picture._on_alarm,
+    b'"out":"CheckpointClosed"': Picture._on_checkpoint_closed,
+    b'"out":"CheckpointRefused"': Picture._on_checkpoint_refused,
+    b'"note":"metrics"': Picture._on_metrics,
+    b'"note":"traffic"': Picture._on_traffic,
+    b'"note":"evaluation"': Picture._on_evaluation,
+    b'"note":"ledger"': Picture._on_ledger,
+    b'"note":"recovery"': Picture._on_recovery,
+    b'"note":"died"': Picture._on_died,
 }
-"""By the name of the record. What is not here changes no picture and is not even decoded."""
+"""By what the record is. Every event tells the time; an action or note that is not here is not even decoded."""

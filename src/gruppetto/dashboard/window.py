@@ -19,7 +19,7 @@ from gruppetto.report.summary import FP32_BYTES, data_parallel_bytes
 __all__ = ["MAX_SLOTS", "head", "lane_in_window", "window"]
 
 MAX_SLOTS = 1000
-LANE_SLOTS = 300
+LANE_SLOTS, FEW_LANES = 300, 16
 HAPPENINGS = 400
 """Newest ones of a window that are sent; the page says how many more there are."""
 SUMMED = frozenset({"consumed", "merged", "steps", "up", "down"})
@@ -75,10 +75,11 @@ def window(picture: Picture, start: float, end: float, *, slots: int) -> dict[st
         name: _columns(each.window(start, end, most=slots), name in SUMMED) for name, each in picture.series.items()
     }
     said = picture.happenings.within(start, end)
+    lane_slots = min(slots, LANE_SLOTS if len(picture.lanes) <= FEW_LANES else LANE_SLOTS // 2)
     return {
         "from": start,
         "to": end,
-        "lanes": [_lane(picture, lane, start, end, min(slots, LANE_SLOTS)) for lane in _in_order(picture)],
+        "lanes": [_lane(picture, lane, start, end, lane_slots) for lane in _in_order(picture)],
         "series": drawn,
         "data_parallel_bytes_a_step": _bytes_a_step(picture),
         "evaluations": [each for each in picture.evaluations if start <= each[0] <= end],
@@ -122,12 +123,12 @@ def _lane(picture: Picture, lane: Lane, start: float, end: float, slots: int) ->
         "step_s": _tidy(lane.step_s),
         **{name: _tidy(lane.measured[name].last) for name in MEASURED if name != "step_s"},
         "stretches": _coalesced(lane, start, end, (end - start) / slots),
+        # By the number of the slot, and the share in hundredths: of many lanes this is most of what is sent.
         "busy": {
-            "width": busy.width_s,
-            "t": _list(busy.start),
-            "share": _list(np.minimum(1, busy.total / busy.width_s)),
+            **_places(busy),
+            "share": np.minimum(100, 100 * busy.total / busy.width_s).round().astype(int).tolist(),
         },
-        "beats": {"width": beats.width_s, "t": _list(beats.start), "n": _list(beats.count)},
+        "beats": {**_places(beats), "n": beats.count.astype(int).tolist()},
     }
 
 
@@ -173,6 +174,10 @@ def _columns(found: Window, summed: bool = False) -> dict[str, Any]:
         return {**common, "sum": _list(found.total)}
     mean = found.total / np.maximum(found.count, 1)
     return {**common, "low": _list(found.low), "high": _list(found.high), "mean": _list(mean)}
+
+
+def _places(found: Window) -> dict[str, Any]:
+    return {"width": found.width_s, "i": (found.start / found.width_s).round().astype(int).tolist()}
 
 
 def _list(values: Any) -> list[float]:

@@ -41,6 +41,11 @@ export class Lanes {
     this.draw();
   }
 
+  // While the run goes on, as far as the data that is drawn.
+  get #window() {
+    return view.follows && this.data ? [this.data.from, this.data.to] : view.window;
+  }
+
   get #row() {
     const many = this.data?.lanes.length ?? 1;
     return many > 40 ? 11 : many > 20 ? 15 : many > 8 ? 22 : 32;
@@ -63,7 +68,7 @@ export class Lanes {
     pen.clearRect(0, 0, width, height);
     const colour = colours();
     const left = Math.min(150, Math.max(58, width * 0.12));
-    const window = view.window;
+    const window = this.#window;
     this.left = left;
     this.x = linear(window, [left, width - 8]);
     this.back = linear([left, width - 8], window);
@@ -78,13 +83,13 @@ export class Lanes {
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "center";
     pen.lineWidth = 1;
-    for (const t of timeTicks(...view.window, Math.floor(width / 100))) {
+    for (const t of timeTicks(...this.#window, Math.floor(width / 100))) {
       const x = Math.round(this.x(t)) + 0.5;
       if (x < this.left - 1) continue;
       pen.strokeStyle = colour("grid");
       line(pen, x, FLAGS, x, height - AXIS + 4);
       pen.fillStyle = colour("faint");
-      pen.fillText(moment(t, view.window[1] - view.window[0]), Math.min(x, width - 22), height - 7);
+      pen.fillText(moment(t, this.#window[1] - this.#window[0]), Math.min(x, width - 22), height - 7);
     }
   }
 
@@ -108,8 +113,9 @@ export class Lanes {
     pen.clip();
     for (const [from, to, state] of lane.stretches) this.#stretch(pen, colour, state, this.x(from), this.x(to), top, band);
     pen.fillStyle = colour("training");
-    lane.busy.t.forEach((t, k) => {
-      const share = lane.busy.share[k];
+    lane.busy.i.forEach((i, k) => {
+      const share = lane.busy.share[k] / 100;
+      const t = i * lane.busy.width;
       const x = Math.round(this.x(t)); // whole pixels, so that neighbours neither overlap nor leave a seam
       pen.globalAlpha = share > 0.9 ? 1 : 0.15 + 0.85 * share;
       pen.fillRect(x, top, Math.max(1, Math.round(this.x(t + lane.busy.width)) - x), band);
@@ -155,9 +161,9 @@ export class Lanes {
     // A tick for each round that holds its work; where there are too many, how dense they are.
     const most = Math.max(1, ...lane.beats.n);
     pen.fillStyle = colour("green");
-    lane.beats.t.forEach((t, k) => {
-      const x = this.x(t);
-      const wide = this.x(t + lane.beats.width) - x;
+    lane.beats.i.forEach((i, k) => {
+      const x = this.x(i * lane.beats.width);
+      const wide = this.x((i + 1) * lane.beats.width) - x;
       pen.globalAlpha = 0.3 + 0.7 * (lane.beats.n[k] / most);
       pen.fillRect(x, y, Math.max(1, Math.min(wide > 5 ? 2.5 : wide - 0.4, wide)), Math.min(height, 6));
     });
@@ -221,7 +227,7 @@ export class Lanes {
       this.said.textContent = "Drag to look closer, double-click for the whole run. Keys: ← → ↑ ↓ + − Home Enter.";
       return;
     }
-    const [from, to] = view.window;
+    const [from, to] = this.#window;
     const close = (to - from) / 120;
     const near = this.data.happenings.filter((h) => Math.abs(h.t - view.cursor) <= close);
     const lane = this.data.lanes[this.chosen];
@@ -237,7 +243,7 @@ export class Lanes {
 
   #where(event) {
     const box = this.canvas.getBoundingClientRect();
-    const [from, to] = view.window;
+    const [from, to] = this.#window;
     const t = Math.max(from, Math.min(to, this.back(event.clientX - box.left)));
     return { t, lane: Math.floor((event.clientY - box.top - FLAGS) / this.#row) };
   }
@@ -273,7 +279,7 @@ export class Lanes {
 
   #key(event) {
     if (!this.data) return;
-    const [from, to] = view.window;
+    const [from, to] = this.#window;
     const step = ((to - from) / 100) * (event.shiftKey ? 10 : 1);
     const at = view.cursor ?? to;
     const within = (t) => Math.max(from, Math.min(to, t));
@@ -296,7 +302,7 @@ export class Lanes {
 
   #choose(by) {
     this.chosen = Math.max(0, Math.min(this.data.lanes.length - 1, this.chosen + by));
-    change({ cursor: view.cursor ?? view.window[1] });
+    change({ cursor: view.cursor ?? this.#window[1] });
   }
 }
 
