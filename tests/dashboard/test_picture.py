@@ -224,9 +224,7 @@ def test_a_learner_and_the_table_of_everything() -> None:
     assert found is not None and found["series"]["norm"]["high"] == [5.0]
     assert lane_in_window(picture, "nobody", 0.0, 3.0, slots=10) is None
     step = {"incarnation": 1, "clock": 1, "step_s": 1.0, "steps": 1, "tokens": 8}
-    hostile = pictured(
-        member(3.0, "=cmd()", "joining", "new"), say(3.0, "in", "Progress", learner="=cmd()", **step)
-    )
+    hostile = pictured(member(3.0, "=cmd()", "joining", "new"), say(3.0, "in", "Progress", learner="=cmd()", **step))
     rows = as_csv(hostile, 0.0, 4.0).splitlines()
     assert rows[0] == ",".join(COLUMNS)
     assert any(row.startswith("anna/norm,") and row.split(",")[3:6] == ["1", "5", "5"] for row in rows)
