@@ -93,6 +93,7 @@ class Browser:
 
     async def go(self, url: str) -> None:
         await self.call("Page.navigate", url=url)
+        await self.until(f"document.readyState === 'complete' && location.href.startsWith({json.dumps(url)})")
 
     async def ask(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""

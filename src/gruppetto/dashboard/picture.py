@@ -181,8 +181,7 @@ class Picture:
         if isinstance(setting, dict):
             self.setting = setting
         if again and self.lives:
-            epoch = f" (epoch {data['epoch']})" if "epoch" in data else ""
-            self.happenings.say(self.now, "restart", SYNCER, f"The syncer started again{epoch}; learners trained on.")
+            self.happenings.say(self.now, "restart", SYNCER, "The syncer started again; learners trained on.")
             self._traffic = (self.up_bytes, self.down_bytes)
             self.open = None
             for lane in self.lanes.values():
