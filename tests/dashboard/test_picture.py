@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gruppetto.chaos import draw_plan, live
+from gruppetto.dashboard.alarms import alarms_of
 from gruppetto.dashboard.book import Book
 from gruppetto.dashboard.export import COLUMNS, as_csv
 from gruppetto.dashboard.headline import headline_of, state_of
@@ -135,8 +136,8 @@ def test_damaged_lines_are_counted_and_do_no_harm(seed: int, hits: int) -> None:
     json.dumps(window(picture, 0.0, picture.now, slots=50))
 
 
-def say(t: float, kind: str, name: str, **data: object) -> bytes:
-    return encode_line({"t": t, "who": "syncer", kind: name, "data": data}).removesuffix(b"\n")
+def say(t: float, way: str, what: str, /, **data: object) -> bytes:
+    return encode_line({"t": t, "who": "syncer", way: what, "data": data}).removesuffix(b"\n")
 
 
 def member(t: float, name: str, state: str, why: str) -> bytes:
@@ -209,6 +210,18 @@ def test_the_headline_says_who_why_and_what_to_do() -> None:
     assert troubles["clara"].state == "recovering"
     assert "anna" not in troubles
     assert headline_of(picture, 30.0, live=True).troubles[0].why == "alive, but no step for 28.0 s"
+
+
+def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:
+    said = [
+        say(3.0, "out", "Alarm", kind="zero-update", text="Nothing moves."),
+        say(4.0, "out", "Alarm", kind="direction", text="Against the others."),
+        say(9.0, "out", "AlarmOver", kind="direction"),
+    ]
+    assert alarms_of(pictured(*said)) == [
+        {"t": 4.0, "kind": "direction", "text": "Against the others.", "over_t": 9.0},
+        {"t": 3.0, "kind": "zero-update", "text": "Nothing moves.", "over_t": None},
+    ]
 
 
 def test_more_learners_than_lanes_are_counted_and_memory_stays_bounded() -> None:

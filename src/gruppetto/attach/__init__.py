@@ -16,6 +16,7 @@ inner_state optimizer state and buffers by name
 giving      the same as bytes, for another learner
 beginning   what a process begins from that joins a run under way
 rewarm      a ramp of the learning rate after a fresh beginning
+trackers    the numbers of a learner for TensorBoard, Weights & Biases, trackio
 ==========  ======================================================================
 """
 

@@ -14,7 +14,7 @@ NEWEST = 20
 def alarms_of(picture: Picture) -> list[dict[str, Any]]:
     """The newest ones, newest first: when, which kind, the cause and what to do in plain words.
 
-    A trace says when an alarm is raised, each once until its cause has gone.
+    A trace says when an alarm is raised, and some say when it is over; ``over_t`` is None if it does not.
     """
-    raised = [h for h in picture.happenings.within(0.0, picture.now) if h.kind == "alarm"]
-    return [{"t": h.t, "kind": h.who, "text": h.text} for h in reversed(raised[-NEWEST:])]
+    newest = list(picture.alarms)[-NEWEST:]
+    return [{"t": a.t, "kind": a.kind, "text": a.text, "over_t": a.over_t} for a in reversed(newest)]

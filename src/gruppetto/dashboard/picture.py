@@ -27,7 +27,7 @@ __all__ = ["MAX_LANES", "PHASES", "Picture", "RoundSeen"]
 
 MAX_LANES = 512
 """Learners that have a lane of their own; what further ones do still counts in the sums."""
-LATEST_ROUNDS = 240
+LATEST_ROUNDS, ALARMS = 240, 100
 PHASES = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
 """What a round is made of, in order."""
 SERIES = (
@@ -79,6 +79,16 @@ class RoundSeen:
     why: str = ""
 
 
+@dataclass(slots=True, kw_only=True)
+class Raised:
+    """An alarm. ``over_t``: when the trace says that it is over."""
+
+    t: float
+    kind: str
+    text: str
+    over_t: float | None = None
+
+
 class Picture:
     """Takes lines; whoever looks reads the attributes."""
 
@@ -97,6 +107,7 @@ class Picture:
         self.published_at: float | None = None
         self.finished = False
         self.happenings = Happenings()
+        self.alarms: deque[Raised] = deque(maxlen=ALARMS)
         self.evaluations: list[tuple[float, int, float]] = []
         """(when that round was published, round, held-out loss)."""
         self.rejected: Counter[str] = Counter()
@@ -324,7 +335,18 @@ class Picture:
                 self.happenings.say(now, "left", name, f"Has left: {why}.")
 
     def _on_alarm(self, who: str, data: Mapping[str, Any]) -> None:
-        self.happenings.say(self.now, "alarm", str(data["kind"]), str(data["text"]))
+        kind, text = str(data["kind"]), str(data["text"])
+        self._end_alarm(kind)  # said anew, it has news
+        self.alarms.append(Raised(t=self.now, kind=kind, text=text))
+        self.happenings.say(self.now, "alarm", kind, text)
+
+    def _on_alarm_over(self, who: str, data: Mapping[str, Any]) -> None:
+        self._end_alarm(str(data["kind"]))
+
+    def _end_alarm(self, kind: str) -> None:
+        for alarm in self.alarms:
+            if alarm.kind == kind and alarm.over_t is None:
+                alarm.over_t = self.now
 
     def _on_checkpoint_closed(self, who: str, data: Mapping[str, Any]) -> None:
         lacks = f"; it lacks something: {data['why']}" if data.get("why") else ""
@@ -410,6 +432,7 @@ _HANDLERS: dict[bytes, _Handler] = {
     b'"in":"Published"': Picture._on_published,
     b'"out":"MemberChanged"': Picture._on_member_changed,
     b'"out":"Alarm"': Picture._on_alarm,
+    b'"out":"AlarmOver"': Picture._on_alarm_over,
     b'"out":"CheckpointClosed"': Picture._on_checkpoint_closed,
     b'"out":"CheckpointRefused"': Picture._on_checkpoint_refused,
     b'"note":"metrics"': Picture._on_metrics,

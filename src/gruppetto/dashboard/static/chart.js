@@ -122,7 +122,7 @@ export class Chart {
       const path = svg("path", { class: `stroke ${colour}`, d: this.#line([mark.points]) });
       return [path, ...mark.points.map((p) => svg("circle", { class: `dot ${colour}`, cx: this.x(p.t), cy: this.y(p.value), r: mark.points.length > 60 ? 2 : 3.4 }))];
     }
-    const runs = unbroken(mark.points);
+    const runs = mark.sum ? [mark.points] : unbroken(mark.points);
     const found = [];
     if (mark.kind === "band") {
       const outline = runs.map((run) => {

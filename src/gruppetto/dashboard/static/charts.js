@@ -48,9 +48,9 @@ export class Charts {
     const total = (columns, by = 1) => runningSum(columns, by);
     const dp = data.data_parallel_bytes_a_step;
     this.moved.show([
-      { name: "up", colour: "blue", kind: "line", points: total(series.up) },
-      { name: "down", colour: "green", kind: "dashed", points: total(series.down) },
-      ...(dp ? [{ name: "data parallel, for the same steps", colour: "red", kind: "dotted", points: total(series.steps, dp) }] : []),
+      { name: "up", colour: "blue", kind: "line", sum: true, points: total(series.up) },
+      { name: "down", colour: "green", kind: "dashed", sum: true, points: total(series.down) },
+      ...(dp ? [{ name: "data parallel, for the same steps", colour: "red", kind: "dotted", sum: true, points: total(series.steps, dp) }] : []),
     ], window, "since the beginning of this stretch");
   }
 
