@@ -163,7 +163,8 @@ export class Chart {
   }
 
   #press(event) {
-    if (!this.marks.length || event.pointerType === "touch") return;
+    if (!this.marks.length) return;
+    if (event.pointerType === "touch") { this.#hover(event); return; }
     this.drag = this.#time(event);
     this.svg.setPointerCapture(event.pointerId);
   }

@@ -256,7 +256,8 @@ export class Lanes {
   }
 
   #press(event) {
-    if (!this.data || event.pointerType === "touch") return;
+    if (!this.data) return;
+    if (event.pointerType === "touch") { this.#hover(event); return; } // a finger points; the buttons zoom
     this.drag = this.#where(event).t;
     this.canvas.setPointerCapture(event.pointerId);
   }
