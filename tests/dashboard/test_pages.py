@@ -179,7 +179,7 @@ def test_who_may_look(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_open_on_this_machine_is_not_open_to_a_name_that_points_here(trace: Path) -> None:
     async def test() -> None:
         async with looking(trace) as client:
-            for host, status in (("evil.example", 401), ("evil.example:80", 401), ("localhost:1", 200), ("[::1]", 200)):
+            for host, status in (("evil.example", 403), ("evil.example:80", 403), ("localhost:1", 200), ("[::1]", 200)):
                 assert (await client.get("/dashboard/data", headers={"Host": host})).status == status, host
 
     run(test())

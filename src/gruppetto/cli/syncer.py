@@ -157,7 +157,9 @@ def _kept_settings(kept: Path) -> Mapping[str, object]:
 
 def _ready(endpoint: Endpoint, config: RunConfig) -> None:
     """Say where it is, and keep the settings: a syncer started again without them must not change the run."""
-    print(f"{endpoint.url} serves run {endpoint.run_id}", file=sys.stderr, flush=True)
+    print(
+        f"{endpoint.url} serves run {endpoint.run_id}; see it at {endpoint.url}/dashboard/", file=sys.stderr, flush=True
+    )
     try:
         kept = Path(config.syncer.state) / KEPT
         write_durably(kept, [to_toml(config).encode()])

@@ -41,6 +41,10 @@ class Door:
         good = hmac.compare_digest(signature.encode("utf-8", "replace"), self._signature(until).encode())
         return good and wall_time_s() < int(until)
 
+    @property
+    def wants_a_token(self) -> bool:
+        return self._token is not None
+
     def is_token(self, text: str) -> bool:
         """Whether somebody who came by an address or the form has shown the token."""
         return self._token is not None and hmac.compare_digest(text.encode("utf-8", "replace"), self._token.encode())

@@ -91,7 +91,7 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
 
 
 def _pace_s(picture: Picture) -> float:
-    newest = list(picture.latest)[-24:]
+    newest = picture.latest
     return (newest[-1].at - newest[0].at) / (len(newest) - 1) if len(newest) > 1 else 0.0
 
 

@@ -91,12 +91,15 @@ class Pages:
             return await handler(request)
         if path == f"{ROOT}/enter" and request.method == "POST":
             return await self._enter(request)
-        if request.method not in ("GET", "HEAD"):
+        if request.method != "GET":
             return web.Response(status=405, headers={**HEADERS, "Allow": "GET"})
         if "token" in request.query and path == f"{ROOT}/":
             return self._exchange(request, request.query["token"])
         name = path.removeprefix(f"{ROOT}/")
         if not self._door.lets_in(request):
+            if not self._door.wants_a_token:
+                text = "this page is open to this machine, by its address: use 127.0.0.1, or give the syncer a token\n"
+                return web.Response(status=403, text=text, headers=HEADERS)
             # The form may be seen by everybody, and what makes it pretty.
             if name in ("", "style.css", "icon.svg", "enter.js"):
                 return _static("enter.html" if name == "" else name, status=401 if name == "" else 200)

@@ -27,7 +27,7 @@ __all__ = ["MAX_LANES", "PHASES", "Picture", "RoundSeen"]
 
 MAX_LANES = 512
 """Learners that have a lane of their own; what further ones do still counts in the sums."""
-LATEST_ROUNDS, ALARMS = 240, 100
+LATEST_ROUNDS, ALARMS, DEATHS = 24, 100, 4096
 PHASES = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
 """What a round is made of, in order."""
 SERIES = (
@@ -122,7 +122,7 @@ class Picture:
         self._answers: dict[tuple[str, int], tuple[int, int, float | None]] = {}
         self._weights: dict[str, float] = {}
         self._said: set[tuple[str, str]] = set()
-        self._died: set[tuple[str, float]] = set()
+        self._died: dict[tuple[str, float], None] = {}
         self._rounds_at: list[tuple[int, float]] = []
 
     @property
@@ -401,7 +401,9 @@ class Picture:
         name, wall_s = str(data["learner"]), float(data["wall_s"])
         if (name, wall_s) in self._died:
             return
-        self._died.add((name, wall_s))
+        self._died[name, wall_s] = None
+        if len(self._died) > DEATHS:
+            del self._died[next(iter(self._died))]
         began = self.timeline.began_wall_s
         at = self.now if began is None else max(0.0, wall_s - began)
         self.happenings.say(at, "died", name, f"The process died ({data['cause']}).")

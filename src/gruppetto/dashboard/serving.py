@@ -59,7 +59,7 @@ def syncer_app(address: SyncerAddress, syncer_token: str | None, token: str | No
 
     async def pass_on(request: web.Request) -> web.StreamResponse:
         if not door.lets_in(request):
-            return web.Response(status=401, text="a valid token is needed\n", headers=HEADERS)
+            return web.Response(status=403, text="give the token, or come by 127.0.0.1\n", headers=HEADERS)
         if request.path == "/":
             return web.Response(status=302, headers={**HEADERS, "Location": f"{ROOT}/"})
         try:

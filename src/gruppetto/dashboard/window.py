@@ -11,7 +11,7 @@ import numpy as np
 from gruppetto.dashboard.alarms import alarms_of
 from gruppetto.dashboard.headline import headline_of, state_of
 from gruppetto.dashboard.lane import MEASURED, Lane
-from gruppetto.dashboard.picture import PHASES, Picture, RoundSeen
+from gruppetto.dashboard.picture import Picture
 from gruppetto.dashboard.series import Series, Window
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
 from gruppetto.report.summary import FP32_BYTES, data_parallel_bytes
@@ -83,7 +83,6 @@ def window(picture: Picture, start: float, end: float, *, slots: int) -> dict[st
         "series": drawn,
         "data_parallel_bytes_a_step": _bytes_a_step(picture),
         "evaluations": [each for each in picture.evaluations if start <= each[0] <= end],
-        "rounds": [_round(each) for each in picture.latest if start <= each.at <= end][-120:],
         "rejections": _counts(picture.rejected, ADVICE_BY_NAME),
         "clippings": _counts(picture.clipped, CLIP_BY_NAME),
         "alarms": alarms_of(picture),
@@ -144,14 +143,6 @@ def _coalesced(lane: Lane, start: float, end: float, shortest_s: float) -> list[
         else:
             drawn.append((a, b, shown))
     return [(_sig(a), _sig(b), state) for a, b, state in drawn]
-
-
-def _round(seen: RoundSeen) -> dict[str, Any]:
-    phases = {phase: _tidy(getattr(seen, phase)) for phase in PHASES}
-    return {
-        "round": seen.round, "t": _sig(seen.at), **phases, "grace_s": _tidy(seen.grace_s), "live": seen.live,
-        "participants": len(seen.participants), "why": seen.why,
-    }  # fmt: skip
 
 
 def _counts(counts: Mapping[str, int], advice: Mapping[str, str]) -> list[dict[str, Any]]:
