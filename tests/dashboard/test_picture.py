@@ -224,6 +224,14 @@ def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:
     ]
 
 
+def test_what_was_merged_for_less_is_counted_by_cause() -> None:
+    clipping = {"epoch": 1, "round": 1, "fragment": 0, "cause": "weight", "factor": 3.0}
+    told = say(3.0, "out", "Send", to="anna", session="", Clipping=clipping)
+    shown = window(pictured(told, told), 0.0, 3.0, slots=10)["clippings"]
+    assert [(each["reason"], each["count"]) for each in shown] == [("weight", 2)]
+    assert "tokens_per_step" in shown[0]["advice"]
+
+
 def test_more_learners_than_lanes_are_counted_and_memory_stays_bounded() -> None:
     crowd = (member(3.0, f"n{i}", "joining", "new") for i in range(MAX_LANES + 50))
     picture = pictured(*crowd)

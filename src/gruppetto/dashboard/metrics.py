@@ -121,7 +121,7 @@ METRICS: tuple[Metric, ...] = (
            help="What the newest round used of its grace window."),
     Metric(name="gruppetto_sync_seconds", kind="gauge", unit="seconds", read=_plain("grace", "sync_s"),
            help="Merging, persisting and publishing a round, smoothed."),
-    Metric(name="gruppetto_tokens_total", kind="gauge", unit="tokens", labels=("fate",), read=_each("fate", "tokens"),
+    Metric(name="gruppetto_tokens", kind="gauge", unit="tokens", labels=("fate",), read=_each("fate", "tokens"),
            help="The ledger: consumed = merged + discarded + lost + promised + open. Shares move on, so gauges."),
     Metric(name="gruppetto_received_bytes_total", kind="counter", unit="bytes", read=_plain("bytes", "up"),
            help="Tensors and frames from the learners, since this syncer began."),

@@ -149,6 +149,8 @@ class Picture:
             kind, handler = named.group(1), _HANDLERS.get(named.group(0))
             if handler is None and kind != b"in":
                 return
+            if handler is _ON_SEND and b'"Clipping":{' not in line:
+                return  # most of what is sent is of no interest, and there is much of it
             said = _DECODER.decode(line)
             if kind != b"note":
                 self.timeline.at(said.t)
@@ -239,8 +241,10 @@ class Picture:
             lane = self.lane(name)
             if answered[2] is not None and lane is not None:
                 lane.measured["norm"].add(now, answered[2])
-        if data.get("caps"):
-            self.clipped["norm"] += 1
+
+    def _on_send(self, who: str, data: Mapping[str, Any]) -> None:
+        if "Clipping" in data:
+            self.clipped[str(data["Clipping"]["cause"])] += 1
 
     def _on_folded(self, who: str, data: Mapping[str, Any]) -> None:
         now, lane = self.now, self.lane(data["learner"])
@@ -419,12 +423,14 @@ class Picture:
             del self._rounds_at[1::2]
 
 
+_ON_SEND = Picture._on_send
 _Handler = Callable[[Picture, str, Mapping[str, Any]], None]
 _HANDLERS: dict[bytes, _Handler] = {
     b'"in":"Progress"': Picture._on_progress,
     b'"in":"Answer"': Picture._on_answer,
     b'"out":"Fold"': Picture._on_fold,
     b'"in":"Folded"': Picture._on_folded,
+    b'"out":"Send"': Picture._on_send,
     b'"out":"Drop"': Picture._on_drop,
     b'"out":"QuorumMet"': Picture._on_quorum_met,
     b'"out":"RoundClosed"': Picture._on_round_closed,

@@ -43,7 +43,7 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
         "live": live,
         "began_wall_s": picture.timeline.began_wall_s,
         "headline": asdict(headline),
-        "run_id": str(picture.header.get("run_id") or picture.header.get("simulated") or ""),
+        "run_id": str(picture.header.get("simulated") or picture.header.get("run_id") or ""),
         "simulated": "simulated" in picture.header,
         "round": picture.published,
         "rounds": picture.rounds,

@@ -221,6 +221,14 @@ export class Lanes {
     pen.setLineDash([]);
   }
 
+  // The moment has moved: said at once, drawn with the next frame.
+  point() {
+    if (!this.data) return;
+    this.tell();
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => { this.frame = null; this.draw(); });
+  }
+
   // What stands at the cursor, in words: for eyes and for screen readers.
   tell() {
     if (view.cursor === null) {

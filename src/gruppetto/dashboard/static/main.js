@@ -30,7 +30,7 @@ async function fetchWindow() {
     const query = { from: from.toFixed(3), to: view.follows ? null : to.toFixed(3), slots: slots() };
     const data = await fetchJson("data", query);
     if (view.follows) view.now = Math.max(view.now, data.to);
-    shown = { version: head?.version, window: JSON.stringify(view.window) };
+    shown = { version: head?.version, window: JSON.stringify(view.window), now: view.now };
     draw(data);
     if (view.learner) detail.show(await fetchJson("learner", { ...query, name: view.learner }).catch(() => null));
     document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
@@ -57,11 +57,12 @@ function onHead(news) {
   showHeadline(news);
   showNumbers(news);
   const moved = shown?.window !== JSON.stringify(view.window);
-  if (!shown || (view.follows && (moved || shown.version !== news.version))) fetchWindow();
+  const stands = news.live && news.now - shown?.now > 5; // nothing new, but time goes on
+  if (!shown || (view.follows && moved && (stands || shown.version !== news.version))) fetchWindow();
 }
 
 onChange(({ moved, learner }) => {
-  lanes.draw();
+  lanes.point();
   charts.point();
   detail.point();
   for (const button of document.querySelectorAll("[data-zoom]")) {

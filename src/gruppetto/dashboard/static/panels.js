@@ -81,7 +81,8 @@ const COLUMNS = [
   ["loss", (l) => number(l.loss)],
   ["steps", (l) => count(l.steps)],
   ["rounds merged", (l) => count(l.merged_rounds)],
-  ["not merged", (l) => count(Object.values(l.rejected).reduce((a, b) => a + b, 0))],
+  ["not merged", (l) => el("span", { title: Object.entries(l.rejected).map(([reason, n]) => `${n} ${reason}`).join(", ") },
+    count(Object.values(l.rejected).reduce((a, b) => a + b, 0)))],
 ];
 
 export function showLearners(lanes) {
