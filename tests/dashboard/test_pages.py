@@ -16,6 +16,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from gruppetto.chaos import draw_plan, live
+from gruppetto.cli.dashboard import main
 from gruppetto.dashboard import door
 from gruppetto.dashboard.annex import annex
 from gruppetto.dashboard.pages import POLICY, STATIC
@@ -247,5 +248,9 @@ def test_at_a_syncer_the_token_is_that_of_everything_else_and_the_cookie_only_fo
 def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no trace\.jsonl"):
         trace_of(tmp_path)
+    with pytest.raises(DataError, match=r"holds no trace\.jsonl"):
+        main([str(tmp_path)])
+    with pytest.raises(AddressError, match="is not an address"):
+        main([str(tmp_path / "nothing")])
     with pytest.raises(AddressError, match="reachable from other machines"):
         serve_pages(directory_app(tmp_path), "0.0.0.0:0", on_ready=print, token=None, allow_plaintext=True)

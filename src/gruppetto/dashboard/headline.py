@@ -69,7 +69,8 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         trouble for name, lane in sorted(picture.lanes.items()) if (trouble := _trouble(lane, states[name], now))
     )
     if not live:
-        text = f"The recording ends at {of}, after {as_duration(picture.now)}, before the last round."
+        early = ", before the last round" if picture.rounds else ""
+        text = f"The recording ends at {of}, after {as_duration(picture.now)}{early}."
         return Headline(state="stopped", title="Not running", text=text, troubles=troubles)
     here = sum(1 for state in states.values() if state in ("training", "waiting"))
     if picture.published_at is None or not picture.latest:

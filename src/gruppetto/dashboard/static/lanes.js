@@ -242,7 +242,7 @@ export class Lanes {
     const parts = [moment(view.cursor, to - from)];
     if (lane) {
       const stretch = lane.stretches.find(([a, b]) => a <= view.cursor && view.cursor <= b);
-      parts.push(`${lane.name}: ${stretch ? stretch[2] : "not here"}${stretch ? ` for ${duration(view.cursor - stretch[0])}` : ""}`);
+      parts.push(`${lane.name}: ${stretch ? stretch[2].replace("here", "live") : "not here"}${stretch ? ` for ${duration(view.cursor - stretch[0])}` : ""}`);
     }
     const shown = near.filter((h) => !lane || h.who === lane.name || !this.marks.has(h.who)).slice(-3);
     parts.push(...shown.map((h) => `${h.who}: ${h.text}`));

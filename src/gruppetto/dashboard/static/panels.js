@@ -49,7 +49,7 @@ export function showNumbers(head) {
     box("Merged tokens", percent(merged), `of ${count(tokens.consumed)} trained on`),
     evaluated ? box("Held-out loss", number(evaluated[2]), `at round ${evaluated[1]}, nats per token`)
       : box("Training loss", number(head.loss), "newest reported, nats per token"),
-    box("Travelled", bytes(head.bytes.moved), less ? `data parallel: ${less.toFixed(less < 10 ? 1 : 0)} × as much` : `${bytes(head.bytes.up)} up, ${bytes(head.bytes.down)} down`));
+    box("Travelled", bytes(head.bytes.moved || null), less ? `data parallel: ${less.toFixed(less < 10 ? 1 : 0)} × as much` : `${bytes(head.bytes.up)} up, ${bytes(head.bytes.down)} down`));
   replace(byId("foot"), [
     head.began_wall_s ? `Began ${clockTime(head.began_wall_s)}` : null, `${count(head.lines)} lines of trace`,
     head.lives > 1 ? `${head.lives} lives of the syncer` : null,
