@@ -119,6 +119,7 @@ class TraceWriter:
 
     def abandon(self, why: str) -> None:
         """Record nothing more, and what is not written yet neither: by now the file may be another process's."""
+        self.tap = None
         if self._file is not None:
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._file.fileno(), inheritable=False)
