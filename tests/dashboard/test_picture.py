@@ -15,7 +15,8 @@ from gruppetto.dashboard.alarms import alarms_of
 from gruppetto.dashboard.book import Book
 from gruppetto.dashboard.export import COLUMNS, as_csv
 from gruppetto.dashboard.headline import headline_of, state_of
-from gruppetto.dashboard.picture import MAX_LANES, Picture
+from gruppetto.dashboard.picture import Picture
+from gruppetto.dashboard.seen import MAX_LANES
 from gruppetto.dashboard.window import head, lane_in_window, window
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.trace.log import TraceWriter

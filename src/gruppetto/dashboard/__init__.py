@@ -2,6 +2,7 @@
 
 =============  ======================================================================================
 picture        a trace, folded into what there is to see: read it first
+seen           what is held; work, course, notes: what each kind of line changes in it
 series         numbers over time in bounded memory; stretches: states over time; lane: one learner
 happenings     what happened, in words; headline: is it training, who is not, why, what to do; alarms
 tail, tap      lines of a trace as they are written; book: all that is read, desk: on which thread

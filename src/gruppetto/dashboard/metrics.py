@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gruppetto.dashboard.picture import MAX_LANES
+from gruppetto.dashboard.seen import MAX_LANES
 
 __all__ = ["METRICS", "Metric", "exposition", "sample"]
 
