@@ -45,10 +45,11 @@ class Rig:
         self.file.write_text(SMALL.format(rounds=rounds, fragments=fragments, start=start) + learners)
         self._processes: list[subprocess.Popen[str]] = []
 
-    def syncer(self, state: Path | None = None) -> subprocess.Popen[str]:
+    def syncer(self, state: Path | None = None, trace: Path | None = None) -> subprocess.Popen[str]:
         """Start one, where the one before listened, and wait until it listens."""
         self.state = state or self.state
-        process = self._start("syncer", str(self.file), "--listen", self.listen, "--state", str(self.state))
+        recorded = ("--trace", str(trace)) if trace is not None else ()
+        process = self._start("syncer", str(self.file), "--listen", self.listen, "--state", str(self.state), *recorded)
         self.until(lambda: (found := find_endpoint(self.state)) is not None and found.pid == process.pid)
         endpoint = find_endpoint(self.state)
         assert endpoint is not None

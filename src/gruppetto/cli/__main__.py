@@ -18,6 +18,7 @@ VERBS = {
     "syncer": "the service that merges what learners send",
     "learner": "one reference learner of a run",
     "status": "how a run stands, from its syncer or its directory",
+    "dashboard": "a page that shows a run, while it goes on or afterwards",
     "checkpoint": "a consistent checkpoint of a whole run, while it goes on",
     "resume": "go on with a whole local run, from a checkpoint of it",
     "report": "figures, tables and a page about a run",

@@ -19,6 +19,8 @@ from gruppetto.config.load import read_whole_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
 from gruppetto.config.write import END
 from gruppetto.errors import SettingError, Stopped
+from gruppetto.dashboard.annex import annex
+from gruppetto.errors import SettingError
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably
@@ -113,6 +115,22 @@ def main(arguments: Sequence[str]) -> int:
             )
     if number is not None:
         raise Stopped(number)
+            run_syncer(
+                config.protocol,
+                setting,
+                on_ready=lambda endpoint: _ready(endpoint, config),
+                standby=open_trace,
+                annex=annex,
+            )
+        return 0
+    with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
+        run_syncer(
+            config.protocol,
+            setting,
+            trace=trace,
+            on_ready=lambda endpoint: _ready(endpoint, config),
+            annex=annex,
+        )
     return 0
 
 
@@ -153,7 +171,9 @@ def _kept_settings(kept: Path) -> Mapping[str, object]:
 
 def _ready(endpoint: Endpoint, config: RunConfig) -> None:
     """Say where it is, and keep the settings: a syncer started again without them must not change the run."""
-    print(f"{endpoint.url} serves run {endpoint.run_id}", file=sys.stderr, flush=True)
+    print(
+        f"{endpoint.url} serves run {endpoint.run_id}; see it at {endpoint.url}/dashboard/", file=sys.stderr, flush=True
+    )
     try:
         kept = Path(config.syncer.state) / KEPT
         write_durably(kept, [f"{to_toml(config)}\n{END}\n".encode()])

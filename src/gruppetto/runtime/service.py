@@ -126,6 +126,11 @@ class SyncerService:
         return self._store.run_id
 
     @property
+    def trace(self) -> TraceWriter:
+        """What is recorded of this run."""
+        return self._trace
+
+    @property
     def epoch(self) -> int:
         return self._store.epoch
 

@@ -42,6 +42,7 @@ SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
 MAX_HEADER_BYTES = 1 << 16
 """Of one header: the runs that a rank holds of a fragment may be many."""
+Annex = Callable[[web.Application, SyncerService], None]
 SHORTEST_WAIT_S = 0.001
 """A timer may fire a little early; it is not set again for less than this."""
 
@@ -70,11 +71,21 @@ def run_syncer(
 
     With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
     Returns the signal that stopped it, if one has.
+    standby: Callable[[], TraceWriter] | None = None,
+    annex: Annex | None = None,
+) -> None:
+    """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
+
+    With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace. ``annex``
+    may let the application answer for more than learners ask for.
 
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
     return asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
+    asyncio.run(
+        serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby, annex=annex)
+    )
 
 
 async def serve(
@@ -88,6 +99,9 @@ async def serve(
     handle_signals: bool = False,
     standby: Callable[[Takeover], TraceWriter] | None = None,
 ) -> signal.Signals | None:
+    standby: Callable[[], TraceWriter] | None = None,
+    annex: Annex | None = None,
+) -> None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
     tls = _tls_context(setting)
@@ -136,6 +150,8 @@ async def serve(
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
         server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
+        if annex is not None:
+            annex(server.app, service)
 
         stopped = asyncio.Event()
 

@@ -21,6 +21,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,8 @@ class TraceWriter:
         self.broken = ""
         """Why recording has ended before its time; empty while it has not."""
         self._flushed_at = 0.0
+        self.tap: Callable[[bytes], None] | None = None
+        """Called with every line too, also while nothing is kept."""
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +124,7 @@ class TraceWriter:
 
     def abandon(self, why: str) -> None:
         """Record nothing more, and what is not written yet neither: by now the file may be another process's."""
+        self.tap = None
         if self._file is not None:
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._file.fileno(), inheritable=False)
@@ -158,9 +162,14 @@ class TraceWriter:
             self.flush()
 
     def _append(self, record: Mapping[str, object]) -> None:
+        if self._file is None and self.tap is None:
+            return
+        line = encode_line(record)
+        if self.tap is not None:
+            self.tap(line)
         if self._file is not None:
             try:
-                self._file.write(encode_line(record))
+                self._file.write(line)
             except OSError as error:
                 self._break(error)
 

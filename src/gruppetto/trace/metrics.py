@@ -29,6 +29,7 @@ from gruppetto.trace.measures import (
 )
 from gruppetto.trace.replay import SYNCER, Replayer
 from gruppetto.trace.schema import value_of
+from gruppetto.trace.timeline import Timeline
 
 __all__ = ["measure"]
 
@@ -53,23 +54,14 @@ def measure(path: Path, notes: Iterable[Path] = ()) -> Measures:
 
 
 class _Collector:
-    """Reads a trace line by line.
-
-    Time runs on across restarts: the first record of each life comes when the last one ended, or as long after the very
-    first as the wall times in the headers (``started_at``, seconds) say.
-    """
+    """Reads a trace line by line."""
 
     def __init__(self, where: str) -> None:
         self.found = Measures()
         self.replayer = Replayer(where)
         self._where = where
-        self._now = 0.0
-        self._offset: float | None = None
-        self._began_at: float | None = None
-        self._zero_at: float | None = None
-        """When the clock of the present life stood at 0, if that is known."""
+        self._timeline = Timeline()
         self._core_described = False
-        self._life_is_new = True
         self._open: RoundMeasures | None = None
         self._steps: dict[str, tuple[int, int]] = {}
         self._down: dict[str, tuple[float, str]] = {}
@@ -90,14 +82,7 @@ class _Collector:
         if line.kind == "note":
             self.note(line)
             return
-        self._life_is_new = False
-        if self._offset is None:
-            at_once = self._now - line.t
-            self._offset = at_once if self._zero_at is None else max(at_once, self._zero_at)
-            if self.found.began_wall_s is None and isinstance(self.found.header.get("started_at"), int | float):
-                # The first record of all is the time 0 of the run; its writer had begun before.
-                self.found.began_wall_s = self.found.header["started_at"] + line.t
-        self._now = max(self._now, self._offset + line.t)
+        self._timeline.at(line.t)
         handler = _HANDLERS.get((line.kind, line.name))
         if handler is not None and line.who == SYNCER:
             try:
@@ -105,9 +90,13 @@ class _Collector:
             except MALFORMED as error:
                 raise DataError(f"is no {line.name} ({error!r})", where=f"{self._where}:{line.line}") from error
 
+    @property
+    def _now(self) -> float:
+        return self._timeline.now
+
     def result(self) -> Measures:
         found, core = self.found, self.replayer.core
-        found.wall_s = self._now
+        found.wall_s, found.began_wall_s = self._now, self._timeline.began_wall_s
         found.replay = self.replayer.result()
         for r in found.rounds.values():
             for name in r.participants:
@@ -155,13 +144,10 @@ class _Collector:
     # ── what the lines say ───────────────────────────────────────────────────────────────────────────────────────
 
     def _begin_life(self, header: Header) -> None:
-        # A syncer writes one header when it starts, and one when it knows the model: together they describe a life.
-        starts, describes_core = "started_at" in header.data, "setting" in header.data
         if not self._core_described:
             self.found.header.update(header.data)
-            self._core_described = describes_core
-            self._began_at = self.found.header.get("started_at")
-        if not (starts or describes_core) or self._life_is_new:
+            self._core_described = "setting" in header.data
+        if not self._timeline.header(header.data):
             return
         began = self._began_at if self.found.began_wall_s is None else self.found.began_wall_s
         self._zero_at = header.data["started_at"] - began if began is not None and starts else None

@@ -1,0 +1,50 @@
+"""``gruppetto dashboard RUNDIR|URL``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gruppetto.cli.flags import exactly_one, read_flags
+from gruppetto.dashboard.serving import directory_app, serve_pages, syncer_app, trace_of
+from gruppetto.launch.ask import read_token
+from gruppetto.runtime.address import SyncerAddress
+
+__all__ = ["main"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Show a run as a page: one that goes on, one that has ended, or a simulated one."""
+
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNDIR|URL")] = ()
+    """A run directory or a trace; or the address of a syncer, which has the page at /dashboard/ by itself too."""
+    listen: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = "127.0.0.1:7180"
+    """Where to show it. Port 0 takes any free one."""
+    token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    """A file whose first line is the token: the syncer's, and what lookers have to show when the page is reachable from
+    other machines."""
+    allow_plaintext: bool = False
+    """Listen off this machine without TLS, knowingly."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, arguments, "dashboard")
+    target = exactly_one(flags.target, "RUNDIR or URL", "dashboard")
+    token = read_token(flags.token_file)
+    if Path(target).exists():
+        app = directory_app(trace_of(Path(target)), token)
+    else:
+        asked = None if SyncerAddress.parse(f"http://{flags.listen}").is_loopback else token
+        app = syncer_app(SyncerAddress.parse(target), token, asked)
+
+    def ready(url: str) -> None:
+        print(f"{url} shows {target}", file=sys.stderr, flush=True)
+
+    serve_pages(app, flags.listen, on_ready=ready, token=token, allow_plaintext=flags.allow_plaintext)
+    return 0

@@ -1,0 +1,116 @@
+"""How the run goes: rounds, comings and goings, alarms, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gruppetto.dashboard.seen import PHASES, Raised, RoundSeen, Seen
+from gruppetto.trace.replay import SYNCER
+
+__all__ = ["Course"]
+
+
+class Course(Seen):
+    """Takes the records of the syncer about itself and who is here."""
+
+    def _on_quorum_met(self, who: str, data: Mapping[str, Any]) -> None:
+        now = self.now
+        self.open = RoundSeen(
+            round=int(data["round"]), at=now, quorum_s=data["quorum_s"], grace_s=data["grace_s"], live=data["live"]
+        )
+
+    def _on_round_closed(self, who: str, data: Mapping[str, Any]) -> None:
+        now, names = self.now, tuple(data["participants"])
+        done = self.open or RoundSeen(round=int(data["round"]), at=now)
+        self.open = done
+        done.stage, done.closed_at, done.grace_spent_s = "merge", now, float(data["grace_spent_s"])
+        done.participants, done.live, done.why = names, int(data["live"]), str(data["why"])
+        total = sum(self._weights.get(name, 0.0) for name in names)
+        for name in names:
+            lane = self.lane(name)
+            if lane is not None:
+                lane.merged_rounds += 1
+                lane.last_merged_round = done.round
+                lane.measured["share"].add(now, self._weights.get(name, 0.0) / total if total > 0 else 0.0)
+        self._weights.clear()
+        self.series["live"].add(now, done.live)
+        self.series["participants"].add(now, len(names))
+
+    def _on_outer_stepped(self, who: str, data: Mapping[str, Any]) -> None:
+        now = self.now
+        if self.open is not None:
+            self.open.stage, self.open.merge_s = "persist", now - self.open.closed_at
+
+    def _on_persisted(self, who: str, data: Mapping[str, Any]) -> None:
+        now, self.persist_failed = self.now, ""
+        if self.open is not None:
+            self.open.stage, self.open.persist_s = "publish", now - self.open.closed_at - self.open.merge_s
+
+    def _on_persist_failed(self, who: str, data: Mapping[str, Any]) -> None:
+        self.persist_failed = str(data["why"])
+
+    def _on_published(self, who: str, data: Mapping[str, Any]) -> None:
+        now, done = self.now, self.open
+        if self.published_at is not None:
+            self.series["pace_s"].add(now, now - self.published_at)
+        self.published, self.published_at = int(data["round"]), now
+        self._remember_round(self.published, now)
+        self.series["round"].add(now, self.published)
+        if done is not None and done.round == self.published:
+            done.publish_s, done.at, done.stage = now - done.closed_at - done.merge_s - done.persist_s, now, "done"
+            for name in (*PHASES, "grace_s"):
+                self.series[name].add(now, getattr(done, name))
+            self.latest.append(done)
+            self.open = None
+        if self.rounds is not None and self.published >= self.rounds and not self.finished:
+            self.finished = True
+            self.happenings.say(now, "round", SYNCER, f"Round {self.published} was the last: the run is finished.")
+
+    def _on_member_changed(self, who: str, data: Mapping[str, Any]) -> None:
+        now, name, state, why = self.now, data["learner"], str(data["state"]), str(data["why"])
+        lane = self.lane(name)
+        if lane is None:
+            return
+        before = lane.state
+        lane.states.enter(now, state)
+        lane.why = why
+        match state:
+            case "joining" if why == "new":
+                self.happenings.say(now, "joined", name, "Joined the run." if self.published else "Is here.")
+            case "joining":
+                how = "as a new process" if why == "reborn" else "with its old process"
+                self.happenings.say(now, "back", name, f"Is back, {how}.")
+            case "live" if before == "joining" and self.published:
+                self.happenings.say(now, "recovered", name, "Has the weights of the run and takes part.")
+            case "away":
+                self.happenings.say(now, "away", name, f"Is away: {why}. The others ride on.")
+            case "left":
+                self.happenings.say(now, "left", name, f"Has left: {why}.")
+
+    def _on_alarm(self, who: str, data: Mapping[str, Any]) -> None:
+        kind, text = str(data["kind"]), str(data["text"])
+        self._end_alarm(kind)  # said anew, it has news
+        self.alarms.append(Raised(t=self.now, kind=kind, text=text))
+        self.happenings.say(self.now, "alarm", kind, text)
+
+    def _on_alarm_over(self, who: str, data: Mapping[str, Any]) -> None:
+        self._end_alarm(str(data["kind"]))
+
+    def _end_alarm(self, kind: str) -> None:
+        for alarm in self.alarms:
+            if alarm.kind == kind and alarm.over_t is None:
+                alarm.over_t = self.now
+
+    def _on_checkpoint_closed(self, who: str, data: Mapping[str, Any]) -> None:
+        lacks = f"; it lacks something: {data['why']}" if data.get("why") else ""
+        text = f"Checkpoint {data['mark']} of round {data['round']}: {len(data['parts'])} learners are in it{lacks}."
+        self.happenings.say(self.now, "checkpoint", SYNCER, text)
+
+    def _on_checkpoint_refused(self, who: str, data: Mapping[str, Any]) -> None:
+        self.happenings.say(self.now, "checkpoint", SYNCER, f"No checkpoint {data['mark']}: {data['why']}.")
+
+    def _remember_round(self, round: int, t: float) -> None:
+        self._rounds_at.append((round, t))
+        if len(self._rounds_at) > 4096:
+            del self._rounds_at[1::2]

@@ -1,0 +1,235 @@
+// One chart over time: bands between extremes, lines of means, points, or stacked bars. All share the window and the
+// cursor of the page. What is drawn is what the server sent: counts and extremes are exact, whatever the zoom.
+import { el, replace, svg } from "./dom.js";
+import { moment } from "./format.js";
+import { linear, logarithmic, logTicks, ticks, timeTicks } from "./scale.js";
+import { change, view, zoomTo } from "./view.js";
+
+const LEFT = 52;
+const RIGHT = 10;
+const TOP = 8;
+const BOTTOM = 22;
+const DASHES = { dashed: "dashed", dotted: "dotted" };
+const SIGNS = { line: "M0 6H18", dashed: "M0 6H18", dotted: "M0 6H18", area: "M1 2H17V11H1Z", point: "M13 6A4 4 0 1 0 5 6A4 4 0 1 0 13 6" };
+
+// config: { title, note, format(value), zero, log, marks: [...] }, where a mark is
+// { name, colour, kind: "line" | "band" | "dashed" | "dotted" | "point" | "bar", points: [{ t, width, value, low, high }] }.
+export class Chart {
+  constructor(place, { title, format, zero = false, log = false, height = 190 }) {
+    Object.assign(this, { title, format, zero, log, height, marks: [], window: [0, 1], drag: null });
+    this.note = el("span", { class: "note" });
+    this.legend = el("ul", { class: "legend" });
+    this.svg = svg("svg", { role: "img", tabindex: "0" });
+    this.said = el("p", { class: "said" });
+    place.append(el("article", { class: place.classList.contains("inner") ? "chart" : "card chart" },
+      el("header", {}, el("h2", {}, title), this.note), this.legend, this.svg, this.said));
+    this.svg.addEventListener("pointermove", (event) => this.#hover(event));
+    this.svg.addEventListener("pointerleave", () => { if (!this.drag) change({ cursor: null }); });
+    this.svg.addEventListener("pointerdown", (event) => this.#press(event));
+    this.svg.addEventListener("pointerup", (event) => this.#release(event));
+    this.svg.addEventListener("keydown", (event) => this.#key(event));
+    new ResizeObserver(() => this.draw()).observe(this.svg.parentElement);
+  }
+
+  show(marks, window, note = "") {
+    this.marks = marks.filter((mark) => mark.points.length);
+    this.window = window;
+    this.note.textContent = note;
+    replace(this.legend, marks.map((mark) => el("li", { class: `c-${mark.colour}` }, sign(mark), mark.name)));
+    this.draw();
+  }
+
+  draw() {
+    const width = Math.max(240, this.svg.parentElement.clientWidth - 36);
+    const height = this.height;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.x = linear(this.window, [LEFT, width - RIGHT]);
+    this.back = linear([LEFT, width - RIGHT], this.window);
+    if (!this.marks.length) {
+      this.svg.setAttribute("aria-label", `${this.title}: nothing yet`);
+      replace(this.svg, svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "empty" }, "nothing yet"));
+      return;
+    }
+    const [low, high] = this.#range();
+    this.y = (this.log ? logarithmic : linear)([low, high], [height - BOTTOM, TOP]);
+    const drawn = [this.#axes(width, height, low, high)];
+    this.clip = { from: this.window[0], to: this.window[1] };
+    for (const mark of this.marks) drawn.push(...this.#mark(mark, height));
+    this.cursorLine = svg("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
+    this.brush = svg("rect", { class: "c-blue band", y: TOP, height: height - BOTTOM - TOP, width: 0 });
+    replace(this.svg, drawn.flat(), this.brush, this.cursorLine);
+    this.svg.setAttribute("aria-label", `${this.title}. ${this.#summary()}`);
+    this.point();
+  }
+
+  point() {
+    if (!this.cursorLine || !this.marks.length) { this.said.textContent = ""; return; }
+    const t = view.cursor;
+    const inside = t !== null && t >= this.window[0] && t <= this.window[1];
+    this.cursorLine.setAttribute("visibility", inside ? "visible" : "hidden");
+    if (inside) { this.cursorLine.setAttribute("x1", this.x(t)); this.cursorLine.setAttribute("x2", this.x(t)); }
+    this.said.textContent = inside ? `${moment(t, this.window[1] - this.window[0])}  ${this.#reading(t)}` : this.#summary();
+  }
+
+  #summary() {
+    return this.marks.map((mark) => `${mark.name} ${this.format(mark.points.at(-1).value)}`).join(" · ");
+  }
+
+  #reading(t) {
+    return this.marks.map((mark) => {
+      const point = nearest(mark.points, t);
+      const spread = point.high !== undefined && point.high > point.low ? ` (${this.format(point.low)} – ${this.format(point.high)})` : "";
+      return `${mark.name} ${this.format(point.value)}${spread}${point.label ? `, ${point.label}` : ""}`;
+    }).join(" · ");
+  }
+
+  #range() {
+    const values = this.marks.flatMap((mark) => mark.points.flatMap((p) => (mark.kind === "band" ? [p.low, p.high] : [p.top ?? p.value])));
+    let low = values.reduce((a, b) => Math.min(a, b), Infinity);
+    let high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+    if (this.log) {
+      const positive = values.filter((value) => value > 0);
+      low = Math.max(positive.reduce((a, b) => Math.min(a, b), Infinity), high / 1e6);
+      return low < high ? [low, high * 1.4] : [high / 10 || 0.1, high * 2 || 1];
+    }
+    if (this.zero) low = Math.min(0, low);
+    const room = (high - low || Math.abs(high) || 1) * 0.06;
+    return [this.zero && low === 0 ? 0 : low - room, high + room];
+  }
+
+  #axes(width, height, low, high) {
+    const rows = this.log ? logTicks(low, high) : ticks(low, high, 4);
+    const lines = rows.map((value) => [
+      svg("line", { class: "gridline", x1: LEFT, x2: width - RIGHT, y1: this.y(value), y2: this.y(value) }),
+      svg("text", { x: LEFT - 7, y: this.y(value) + 3.5, "text-anchor": "end" }, short(this.format(value))),
+    ]);
+    const columns = timeTicks(...this.window, Math.floor(width / 110)).map((t) =>
+      svg("text", { x: this.x(t), y: height - 5, "text-anchor": "middle" }, moment(t, this.window[1] - this.window[0])));
+    return [...lines.flat(), ...columns];
+  }
+
+  #mark(mark, height) {
+    const colour = `c-${mark.colour}`;
+    if (mark.kind === "bar") {
+      const wide = usualGap(mark.points, 0.5);
+      return mark.points.map((p) => {
+        const [x, end] = [Math.max(LEFT, this.x(p.t)), this.x(p.t + Math.max(p.width, 0.85 * wide))];
+        const top = this.y(p.top);
+        return svg("rect", { class: `area ${colour}`, x, y: top, width: Math.max(0.7, end - x - (end - x > 4 ? 1 : 0)), height: Math.max(0, this.y(p.top - p.value) - top) });
+      });
+    }
+    if (mark.kind === "point") {
+      const path = svg("path", { class: `stroke ${colour}`, d: this.#line([mark.points]) });
+      return [path, ...mark.points.map((p) => svg("circle", { class: `dot ${colour}`, cx: this.x(p.t), cy: this.y(p.value), r: mark.points.length > 60 ? 2 : 3.4 }))];
+    }
+    const runs = mark.sum ? [mark.points] : unbroken(mark.points);
+    const found = [];
+    if (mark.kind === "band") {
+      const outline = runs.map((run) => {
+        const there = run.map((p) => `${this.#at(p)} ${this.y(p.high).toFixed(1)}`).join("L");
+        const back = run.map((p) => `${this.#at(p)} ${this.y(p.low).toFixed(1)}`).reverse().join("L");
+        return `M${there}L${back}Z`;
+      }).join("");
+      found.push(svg("path", { class: `band ${colour}`, d: outline }));
+    }
+    found.push(svg("path", { class: `stroke ${colour} ${DASHES[mark.kind] ?? ""}`, d: this.#line(runs) }));
+    return found;
+  }
+
+  #line(runs) {
+    return runs.map((run) => `M${run.map((p) => `${this.#at(p)} ${this.y(p.value).toFixed(1)}`).join("L")}${run.length === 1 ? "h.01" : ""}`).join("");
+  }
+
+  #at(point) {
+    const middle = point.t + (point.width ?? 0) / 2;
+    return this.x(Math.max(this.window[0], Math.min(this.window[1], middle))).toFixed(1);
+  }
+
+  #time(event) {
+    const box = this.svg.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * this.svg.viewBox.baseVal.width;
+    return Math.max(this.window[0], Math.min(this.window[1], this.back ? this.back(x) : 0));
+  }
+
+  #hover(event) {
+    if (!this.marks.length) return;
+    const t = this.#time(event);
+    if (this.drag !== null) {
+      const [a, b] = [this.x(this.drag), this.x(t)].sort((p, q) => p - q);
+      this.brush.setAttribute("x", a);
+      this.brush.setAttribute("width", b - a);
+    }
+    change({ cursor: t });
+  }
+
+  #press(event) {
+    if (!this.marks.length) return;
+    if (event.pointerType === "touch") { this.#hover(event); return; }
+    this.drag = this.#time(event);
+    this.svg.setPointerCapture(event.pointerId);
+  }
+
+  #release(event) {
+    if (this.drag === null) return;
+    const [from, to] = [this.drag, this.#time(event)];
+    this.drag = null;
+    this.brush.setAttribute("width", 0);
+    if (Math.abs(this.x(from) - this.x(to)) > 6) zoomTo(from, to);
+  }
+
+  #key(event) {
+    const step = (this.window[1] - this.window[0]) / 100;
+    const at = view.cursor ?? this.window[1];
+    const moves = { ArrowLeft: -step, ArrowRight: step };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    change({ cursor: Math.max(this.window[0], Math.min(this.window[1], at + moves[event.key] * (event.shiftKey ? 10 : 1))) });
+  }
+}
+
+// 4.000 on an axis is 4.
+const short = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+
+// Columns of the server as points; value is the mean, or the sum where only that has a meaning.
+export function points(columns, map = (value) => value) {
+  if (!columns) return [];
+  const value = columns.mean ?? columns.sum;
+  return columns.t.map((t, i) => ({
+    t, width: columns.width, value: map(value[i]), count: columns.n[i],
+    low: map(columns.low ? columns.low[i] : value[i]), high: map(columns.high ? columns.high[i] : value[i]),
+  }));
+}
+
+function sign(mark) {
+  const kind = { band: "line", bar: "area" }[mark.kind] ?? mark.kind;
+  const filled = kind === "area";
+  return svg("svg", { width: 18, height: 12, "aria-hidden": "true" },
+    svg("path", { d: SIGNS[kind], class: filled ? "area" : kind === "point" ? "dot" : `stroke ${DASHES[kind] ?? ""}` }));
+}
+
+function unbroken(points) {
+  // A line does not bridge a stretch in which nothing was measured.
+  const usual = usualGap(points, 0.9);
+  const runs = [];
+  points.forEach((p, i) => {
+    if (i && p.t - points[i - 1].t <= 6 * Math.max(usual, p.width ?? 0)) runs.at(-1).push(p);
+    else runs.push([p]);
+  });
+  return runs;
+}
+
+function usualGap(points, share) {
+  const gaps = points.slice(1).map((p, i) => p.t - points[i].t).sort((a, b) => a - b);
+  return gaps[Math.floor(gaps.length * share)] ?? 0;
+}
+
+function nearest(points, t) {
+  let [low, high] = [0, points.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle].t + (points[middle].width ?? 0) < t) low = middle + 1;
+    else high = middle;
+  }
+  const before = points[low - 1];
+  return before && Math.abs(before.t - t) < Math.abs(points[low].t - t) ? before : points[low];
+}

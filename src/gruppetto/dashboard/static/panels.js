@@ -1,0 +1,133 @@
+// The parts of the page that are words and tables.
+import { byId, el, replace } from "./dom.js";
+import { bytes, clockTime, count, duration, moment, number, percent } from "./format.js";
+import { MARKS, STATES, markSign, stateSign } from "./marks.js";
+import { change, view, zoomTo } from "./view.js";
+
+const GLYPHS = { training: "▶", finished: "✔", stalled: "‖", stopped: "■", beginning: "…", empty: "○" };
+
+export function showHeadline(head) {
+  const reading = head.share_read < 1 && !head.live;
+  const { state, title, text, troubles } = reading
+    ? { state: "beginning", title: "Reading the trace", text: `${percent(head.share_read)} of it is here, up to round ${head.round}.`, troubles: [] } : head.headline;
+  const place = byId("headline");
+  place.dataset.state = state;
+  const groups = alike(troubles);
+  replace(place,
+    el("div", { class: "now" }, el("span", { class: "glyph", "aria-hidden": "true" }, GLYPHS[state] ?? "○"),
+      el("div", {}, el("h1", {}, title), el("p", {}, text))),
+    groups.length ? el("ul", { class: "troubles" }, groups.slice(0, 8).map((trouble) =>
+      el("li", {}, el("b", {}, stateSign(trouble.state === "rejected" ? "offline" : trouble.state), ` ${trouble.who}`),
+        el("span", {}, `${trouble.state}: ${trouble.why}`), el("span", { class: "do" }, trouble.do)))) : null,
+    groups.length > 8 ? el("p", { class: "faint" }, `… and ${groups.length - 8} more`) : null);
+  document.title = `${title} · round ${head.round} · gruppetto`;
+  byId("run").textContent = [head.simulated ? "simulated: " : "", head.run_id].join("");
+}
+
+// Many with the same trouble are one line.
+function alike(troubles) {
+  const groups = new Map();
+  for (const trouble of troubles) {
+    const key = JSON.stringify([trouble.state, trouble.do]);
+    groups.set(key, [...(groups.get(key) ?? []), trouble]);
+  }
+  return [...groups.values()].flatMap((same) => (same.length < 4 ? same
+    : [{ ...same[0], who: `${same.slice(0, 3).map((t) => t.who).join(", ")} and ${same.length - 3} more`, why: `${same[0].why}, and so on` }]));
+}
+
+export function showNumbers(head) {
+  const tokens = head.tokens;
+  const merged = tokens.consumed ? tokens.merged / tokens.consumed : null;
+  const less = head.bytes.data_parallel && head.bytes.moved ? head.bytes.data_parallel / head.bytes.moved : null;
+  const evaluated = head.evaluated;
+  const progress = head.rounds ? el("progress", { max: head.rounds, value: head.round, "aria-label": "Rounds" }) : null;
+  replace(byId("numbers"),
+    box("Round", head.rounds ? `${count(head.round)} / ${count(head.rounds)}` : count(head.round), progress),
+    head.headline.state === "finished" ? box("Learners", String(head.known), "have ridden in this run")
+      : box("Live", `${head.live_learners} of ${head.learners}`, `${head.training} training${head.crowd ? `, ${head.crowd} more not shown` : ""}`),
+    box("Taking part", String(head.taking_part), "merged in the newest round"),
+    box("Merged tokens", percent(merged), `of ${count(tokens.consumed)} trained on`),
+    evaluated ? box("Held-out loss", number(evaluated[2]), `at round ${evaluated[1]}, nats per token`)
+      : box("Training loss", number(head.loss), "newest reported, nats per token"),
+    box("Travelled", bytes(head.bytes.moved || null), less ? `data parallel: ${less.toFixed(less < 10 ? 1 : 0)} × as much` : `${bytes(head.bytes.up)} up, ${bytes(head.bytes.down)} down`));
+  replace(byId("foot"), [
+    head.began_wall_s ? `Began ${clockTime(head.began_wall_s)}` : null, `${count(head.lines)} lines of trace`,
+    head.lives > 1 ? `${head.lives} lives of the syncer` : null,
+    head.parameters ? `${count(head.parameters)} parameters in ${head.settings.num_fragments} fragments, each synchronised once in ${head.settings.sync_period} rounds` : null,
+    head.damaged_lines ? `${head.damaged_lines} lines could not be read` : null,
+  ].filter(Boolean).join(" · "));
+}
+
+function box(name, value, small) {
+  return el("div", { class: "number" }, el("span", {}, name), el("b", {}, value), typeof small === "string" ? el("small", {}, small) : small);
+}
+
+export function showKey() {
+  const states = ["training", "waiting", "recovering", "offline"].map((state) => el("li", {}, stateSign(state), STATES[state].name));
+  const beat = el("li", {}, el("span", { "aria-hidden": "true" }, "┆"), "a round with its work");
+  const marks = ["died", "away", "back", "recovered", "joined", "left", "refused", "alarm", "restart", "checkpoint"]
+    .map((kind) => el("li", {}, markSign(kind), MARKS[kind].name));
+  replace(byId("key"), states, beat, marks);
+}
+
+const COLUMNS = [
+  ["learner", (l) => el("button", { class: "name", type: "button", title: l.name }, l.name)],
+  ["state", (l) => el("span", { class: "state", title: l.why }, stateSign(l.state), l.state)],
+  ["step", (l) => duration(l.step_s)],
+  ["rounds behind", (l) => number(l.behind, 0)],
+  ["weight share", (l) => percent(l.share)],
+  ["norm", (l) => number(l.norm)],
+  ["cosine", (l) => (l.cosine === null ? "–" : (l.cosine >= 0 ? "+" : "−") + Math.abs(l.cosine).toFixed(2))],
+  ["loss", (l) => number(l.loss)],
+  ["steps", (l) => count(l.steps)],
+  ["rounds merged", (l) => count(l.merged_rounds)],
+  ["not merged", (l) => el("span", { title: Object.entries(l.rejected).map(([reason, n]) => `${n} ${reason}`).join(", ") },
+    count(Object.values(l.rejected).reduce((a, b) => a + b, 0)))],
+];
+
+export function showLearners(lanes) {
+  const focused = document.activeElement?.closest?.("#learners tr")?.dataset.name;
+  const rows = lanes.map((lane) => {
+    const row = el("tr", { class: "pick", "data-name": lane.name, "aria-selected": String(lane.name === view.learner),
+      onclick: () => change({ learner: view.learner === lane.name ? null : lane.name }) });
+    row.append(...COLUMNS.map(([, cell]) => el("td", {}, cell(lane))));
+    return row;
+  });
+  replace(byId("learners"), lanes.length ? el("table", {}, el("thead", {}, el("tr", {}, COLUMNS.map(([name]) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows))
+    : el("p", { class: "none" }, "Nobody yet."));
+  if (focused !== undefined) rows.find((row) => row.dataset.name === focused)?.querySelector("button").focus({ preventScroll: true });
+}
+
+export function showAlarms(alarms) {
+  replace(byId("alarms"), el("h2", {}, "Alarms"), alarms.length
+    ? el("ul", { class: "list" }, alarms.map((alarm) => item(alarm.t, "alarm", alarm.kind, alarm.over_t === null ? alarm.text : `${alarm.text} Over after ${duration(alarm.over_t - alarm.t)}.`)))
+    : el("p", { class: "none" }, "None was raised."));
+}
+
+export function showRejections(rejections, clippings) {
+  const rows = [...rejections.map((r) => ({ ...r, what: "not merged" })), ...clippings.map((r) => ({ ...r, what: "merged for less" }))];
+  replace(byId("rejections"), el("h2", {}, "What the gate did not take as it was"), rows.length
+    ? el("table", { class: "words" }, el("thead", {}, el("tr", {}, ["reason", "count", "what it means, what to do"].map((name) => el("th", { scope: "col" }, name)))),
+      el("tbody", {}, rows.map((r) => el("tr", {}, el("td", {}, r.reason), el("td", {}, count(r.count)),
+        el("td", {}, `${r.what}: ${r.advice}${r.routine ? ". Happens to healthy learners too." : ""}`)))))
+    : el("p", { class: "none" }, "Everything was merged as it came."));
+}
+
+export function showEvents(happenings, leftOut) {
+  const newest = [...happenings].reverse();
+  replace(byId("events"),
+    newest.length ? el("ul", { class: "list" }, newest.map((h) => item(h.t, h.kind, h.who, h.text))) : el("p", { class: "none" }, "Nothing in this stretch."),
+    leftOut ? el("p", { class: "none" }, `${count(leftOut)} more are not listed; look closer.`) : null);
+}
+
+function item(t, kind, who, text) {
+  const go = (event) => {
+    event.preventDefault();
+    change({ cursor: t });
+    const [from, to] = view.window;
+    if (t < from || t > to) zoomTo(t - (to - from) / 2, t + (to - from) / 2);
+    byId("timeline").scrollIntoView({ behavior: "smooth", block: "start" });
+  };
+  return el("li", {}, el("a", { href: `#t=${t.toFixed(3)}`, onclick: go }, moment(t)), markSign(kind, MARKS[kind]?.name ?? kind),
+    el("span", { class: "who", title: who }, who), el("span", { class: "text" }, text));
+}

@@ -1,0 +1,253 @@
+"""What the page shows is what happened: compared with the figures of a replay, and with what was done to a trace."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gruppetto.chaos import draw_plan, live
+from gruppetto.dashboard.alarms import alarms_of
+from gruppetto.dashboard.book import Book
+from gruppetto.dashboard.export import COLUMNS, as_csv
+from gruppetto.dashboard.headline import headline_of, state_of
+from gruppetto.dashboard.picture import Picture
+from gruppetto.dashboard.seen import MAX_LANES
+from gruppetto.dashboard.window import head, lane_in_window, window
+from gruppetto.runtime.clock import ManualClock
+from gruppetto.trace.log import TraceWriter
+from gruppetto.trace.metrics import measure
+from gruppetto.trace.schema import encode_line
+
+STATES = {"joining": "recovering", "away": "offline", "left": "left"}
+
+
+def lived(path: Path, seed: int) -> Path:
+    """The trace of one world of the fuzzer, with its crashes, partitions and restarts."""
+    with TraceWriter(path, {"notes-on": "fuzz"}) as trace:
+        assert live(draw_plan(seed), trace=trace).broken == ""
+    return path
+
+
+def taken(path: Path) -> Picture:
+    picture = Picture()
+    for line in path.read_bytes().splitlines():
+        picture.take(line)
+    return picture
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 5, 8, 13])
+def test_the_picture_is_what_a_replay_measures(tmp_path: Path, seed: int) -> None:
+    path = lived(tmp_path / "trace.jsonl", seed)
+    picture, found = taken(path), measure(path)
+    assert picture.damaged_lines == 0
+    assert picture.published == max(found.rounds, default=0)
+    assert picture.now == found.wall_s
+    # What a syncer had counted since its last commit dies with it; the trace remembers.
+    assert all(picture.rejected[reason] >= count for reason, count in found.rejected.items())
+    if picture.lives == 1:
+        assert dict(picture.rejected) == {reason: count for reason, count in found.rejected.items() if count}
+    assert picture.finished == (found.ended_at is not None)
+    for name, lane in picture.lanes.items():
+        assert lane.state == found.learners[name].states[-1][1]
+        assert lane.steps >= found.learners[name].steps
+        if lane.state in STATES:
+            assert state_of(lane, picture.now) == STATES[lane.state]
+    done = [r for r in found.rounds.values() if r.done_at is not None]
+    phases = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
+    for phase in phases:
+        seen = picture.series[phase].window(0.0, picture.now + 1, most=7)
+        assert seen.count.sum() >= len(done)
+        assert seen.total.sum() >= sum(getattr(r, phase) for r in done) - 1e-6
+
+
+def test_a_run_without_restarts_is_counted_to_the_last_token(tmp_path: Path) -> None:
+    seed = next(
+        s
+        for s in range(100)
+        if not draw_plan(s).faults or all("crash" not in f.kind.value for f in draw_plan(s).faults)
+    )
+    path = lived(tmp_path / "trace.jsonl", seed)
+    picture, found = taken(path), measure(path)
+    assert sum(lane.tokens for lane in picture.lanes.values()) == found.tokens["consumed"]
+    assert sum(lane.merged_rounds for lane in picture.lanes.values()) == sum(
+        learner.merged_rounds for learner in found.learners.values()
+    )
+    merged = picture.series["merged"].window(0.0, 1e9, most=1).total.sum()
+    fragment_tokens = found.tokens["merged"] * picture.setting["num_fragments"]
+    assert merged * picture.setting["num_fragments"] == pytest.approx(
+        fragment_tokens, abs=picture.setting["num_fragments"]
+    )
+
+
+def test_reading_in_pieces_is_reading_at_once(tmp_path: Path) -> None:
+    """Also when lines are torn in the middle, and notes come beside the trace."""
+    whole = lived(tmp_path / "whole.jsonl", 3).read_bytes()
+    path, clock, rng = tmp_path / "trace.jsonl", ManualClock(), random.Random(1)
+    book = Book(path, clock)
+    at = 0
+    while at < len(whole):
+        more = rng.randrange(1, 60_000)
+        with path.open("ab") as file:
+            file.write(whole[at : at + more])
+        at += more
+        while book.read(rng.randrange(1, 5000)):
+            pass
+    at_once = taken(tmp_path / "whole.jsonl")
+    shown, wanted = (window(p, 0.0, p.now, slots=100) for p in (book.picture, at_once))
+    assert json.dumps(shown) == json.dumps(wanted)
+    (tmp_path / "evaluation.jsonl").write_text(
+        '{"trace":1,"notes":"evaluation"}\n{"t":9.0,"who":"judge","note":"evaluation","data":{"round":1,"loss":1.5,"perplexity":4.5}}\n'
+    )
+    book.read_all()
+    assert [(round, loss) for _, round, loss in book.picture.evaluations] == [(1, 1.5)]
+
+
+def test_a_trace_that_is_replaced_is_begun_again(tmp_path: Path) -> None:
+    path = lived(tmp_path / "trace.jsonl", 1)
+    book = Book(path, ManualClock())
+    book.read_all()
+    first = book.picture
+    path.unlink()
+    lived(path, 2)
+    book.read_all()
+    assert book.picture is not first
+    assert book.picture.published == taken(path).published
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_damaged_lines_are_counted_and_do_no_harm(seed: int, hits: int) -> None:
+    rng = random.Random(seed)
+    lines = LINES.copy()
+    for _ in range(hits):
+        k = rng.randrange(len(lines))
+        line = bytearray(lines[k])
+        if line:
+            line[rng.randrange(len(line))] = rng.randrange(256)
+        lines[k] = bytes(line)
+    picture = Picture()
+    for line in lines:
+        picture.take(line)
+    json.dumps(head(picture, picture.now, live=True))
+    json.dumps(window(picture, 0.0, picture.now, slots=50))
+
+
+def say(t: float, way: str, what: str, /, **data: object) -> bytes:
+    return encode_line({"t": t, "who": "syncer", way: what, "data": data}).removesuffix(b"\n")
+
+
+def member(t: float, name: str, state: str, why: str) -> bytes:
+    return say(t, "out", "MemberChanged", learner=name, state=state, why=why)
+
+
+LINES = [
+    b'{"trace":1,"started_at":100.0}',
+    b'{"trace":1,"setting":{"rounds":9,"num_fragments":2,"min_quorum":1,"start_learners":1},"run_id":"r","numel":10}',
+    member(0.0, "anna", "joining", "new"),
+    member(1.0, "anna", "live", "synchronised"),
+    say(2.0, "in", "Progress", learner="anna", incarnation=1, clock=1, step_s=1.0, steps=1, tokens=8),
+    say(2.0, "out", "QuorumMet", round=1, quorum_s=0.5, at_clock=1, live=1, grace_s=0.25),
+    say(2.1, "in", "Answer", learner="anna", fragment=0, round=1, steps=1, tokens=8, norms=[3.0, 4.0]),
+    say(2.1, "out", "Fold", learner="anna", fragment=0, round=1, weight=64.0),
+    say(2.1, "in", "Folded", learner="anna", fragment=0, round=1, cosine=0.5),
+    say(2.2, "out", "RoundClosed", round=1, why="all", participants=["anna"], live=1, grace_spent_s=0.2),
+    say(2.3, "in", "OuterStepped", round=1),
+    say(2.5, "in", "Persisted", round=1),
+    say(2.75, "in", "Published", round=1),
+]
+
+
+def pictured(*more: bytes) -> Picture:
+    picture = Picture()
+    for line in (*LINES, *more):
+        picture.take(line)
+    return picture
+
+
+def test_a_round_is_taken_apart() -> None:
+    last = pictured().latest[-1]
+    phases = (last.quorum_s, last.grace_s, last.grace_spent_s, last.merge_s, last.persist_s, last.publish_s)
+    assert phases == pytest.approx((0.5, 0.25, 0.2, 0.1, 0.2, 0.25))
+    lane = pictured().lanes["anna"]
+    assert {key: lane.measured[key].last for key in ("norm", "cosine", "share", "step_s", "behind")} == {
+        "norm": 5.0, "cosine": 0.5, "share": 1.0, "step_s": 1.0, "behind": 0.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "now", "live", "state", "words"),
+    [
+        ((), 3.0, True, "training", "Round 1 of 9"),
+        ((), 60.0, True, "stalled", "No round for 57.2 s"),
+        ((member(3.0, "anna", "away", "link lost"),), 60.0, True, "stalled", "0 of the 1 learners it needs are live"),
+        ((say(3.0, "in", "PersistFailed", round=2, why="disk full"),), 60.0, True, "stalled", "(disk full)"),
+        ((), 3.0, False, "stopped", "ends at round 1 of 9"),
+        ((say(4.0, "in", "Published", round=9),), 5.0, True, "finished", "last round, 9"),
+    ],
+)
+def test_the_headline_says_how_it_stands(
+    more: tuple[bytes, ...], now: float, live: bool, state: str, words: str
+) -> None:
+    headline = headline_of(pictured(*more), now, live=live)
+    assert headline.state == state
+    assert words in headline.text
+
+
+def test_the_headline_says_who_why_and_what_to_do() -> None:
+    died = b'{"t":1.0,"who":"launcher","note":"died","data":{"learner":"ben","cause":"SIGKILL","wall_s":104.0}}'
+    picture = pictured(
+        member(2.8, "ben", "joining", "new"),
+        member(3.0, "ben", "away", "link lost"),
+        died,
+        member(3.1, "clara", "joining", "reborn"),
+    )
+    troubles = {t.who: t for t in headline_of(picture, 4.0, live=True).troubles}
+    assert troubles["ben"].state == "offline" and "SIGKILL" in troubles["ben"].why and "start it" in troubles["ben"].do
+    assert troubles["clara"].state == "recovering"
+    assert "anna" not in troubles
+    assert headline_of(picture, 30.0, live=True).troubles[0].why == "alive, but no step for 28.0 s"
+
+
+def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:
+    said = [
+        say(3.0, "out", "Alarm", kind="zero-update", text="Nothing moves."),
+        say(4.0, "out", "Alarm", kind="direction", text="Against the others."),
+        say(9.0, "out", "AlarmOver", kind="direction"),
+    ]
+    assert alarms_of(pictured(*said)) == [
+        {"t": 4.0, "kind": "direction", "text": "Against the others.", "over_t": 9.0},
+        {"t": 3.0, "kind": "zero-update", "text": "Nothing moves.", "over_t": None},
+    ]
+
+
+def test_what_was_merged_for_less_is_counted_by_cause() -> None:
+    clipping = {"epoch": 1, "round": 1, "fragment": 0, "cause": "weight", "factor": 3.0}
+    told = say(3.0, "out", "Send", to="anna", session="", Clipping=clipping)
+    shown = window(pictured(told, told), 0.0, 3.0, slots=10)["clippings"]
+    assert [(each["reason"], each["count"]) for each in shown] == [("weight", 2)]
+    assert "tokens_per_step" in shown[0]["advice"]
+
+
+def test_more_learners_than_lanes_are_counted_and_memory_stays_bounded() -> None:
+    crowd = (member(3.0, f"n{i}", "joining", "new") for i in range(MAX_LANES + 50))
+    picture = pictured(*crowd)
+    assert len(picture.lanes) == MAX_LANES
+    assert head(picture, 3.0, live=True)["crowd"] == 51
+
+
+def test_a_learner_and_the_table_of_everything() -> None:
+    picture = pictured()
+    found = lane_in_window(picture, "anna", 0.0, 3.0, slots=10)
+    assert found is not None and found["series"]["norm"]["high"] == [5.0]
+    assert lane_in_window(picture, "nobody", 0.0, 3.0, slots=10) is None
+    step = {"incarnation": 1, "clock": 1, "step_s": 1.0, "steps": 1, "tokens": 8}
+    hostile = pictured(member(3.0, "=cmd()", "joining", "new"), say(3.0, "in", "Progress", learner="=cmd()", **step))
+    rows = as_csv(hostile, 0.0, 4.0).splitlines()
+    assert rows[0] == ",".join(COLUMNS)
+    assert any(row.startswith("anna/norm,") and row.split(",")[3:6] == ["1", "5", "5"] for row in rows)
+    assert not any(row.startswith("=") for row in rows) and any(row.startswith("'=cmd()/step_s") for row in rows)

@@ -1,0 +1,114 @@
+"""The page in a real browser: a run that goes on, that loses a learner and its syncer, and one that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+from tests.live.browser import Browser, find_browser
+from tests.live.conftest import Rig
+
+from gruppetto.dashboard.serving import directory_app
+from gruppetto.trace.log import TraceWriter
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(find_browser() is None, reason="there is no chromium here"),
+]
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+KEPT = "window.kept === 'not loaded again'"
+GONE = ("ERR_CONNECTION", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_SOCKET")
+"""What a browser says by itself while nobody listens."""
+HEADLINE = "document.querySelector('#headline').dataset.state"
+DRAWN = "Number(document.body.dataset.drawn)"
+
+
+def state(name: str) -> str:
+    return f"document.querySelector('#learners tr[data-name={name}] .state')?.textContent"
+
+
+async def look(rig: Rig) -> None:
+    syncer = rig.syncer(trace=rig.place / "trace.jsonl")
+    learners = {name: rig.learner(name) for name in "ab"}
+    rig.until_merged("a")
+    rig.until_merged("b")
+    async with Browser() as page:
+        await page.go(f"{rig.url}/dashboard/")
+        await page.until(f"{HEADLINE} === 'training' && {state('b')} === 'training'")
+        await page.ask("window.kept = 'not loaded again'")
+        drawn = await page.ask(DRAWN)
+        await page.until(f"{DRAWN} > {drawn} + 1")  # by itself
+
+        rig.kill(learners["b"])
+        await page.until(f"{state('b')} === 'offline'", within_s=3.0)
+        assert "start it again" in await page.ask("document.querySelector('#headline').innerText")
+
+        await zooms(page)
+
+        rig.kill(syncer)
+        await page.until("document.querySelector('#link').dataset.state === 'lost'")
+        rig.syncer(trace=rig.place / "trace.jsonl")
+        before = rig.status()["round"]
+        await page.until("document.querySelector('#link').dataset.state === 'live'")
+        await page.until("document.querySelector('#events').innerText.includes('started again;')")
+        await page.until(
+            f"Number(document.querySelector('#numbers b').textContent.split('/')[0].replace(',', '')) > {before}"
+        )
+        assert await page.ask(KEPT)
+
+        assert all(asked.startswith((rig.url, "data:")) for asked in page.asked), page.asked
+        assert [said for said in page.complaints if not any(word in said for word in GONE)] == []
+        page.complaints.clear()
+        await an_ended_run(page, rig.place / "ended")
+
+
+async def zooms(page: Browser) -> None:
+    """With the mouse, the keys and a link, and back."""
+    box = json.loads(await page.ask("JSON.stringify(document.querySelector('.lanes canvas').getBoundingClientRect())"))
+    y, at = box["y"] + 30, lambda share: box["x"] + share * box["width"]
+    await page.mouse("mouseMoved", at(0.5), y)
+    assert await page.ask("document.querySelector('#moment').textContent.includes('a: ')")
+    assert await page.ask(
+        "[...document.querySelectorAll('#charts .cursor')].some(line => line.getAttribute('visibility') === 'visible')"
+    )
+    await page.mouse("mousePressed", at(0.4), y, buttons=1)
+    await page.mouse("mouseMoved", at(0.6), y, buttons=1)
+    await page.mouse("mouseReleased", at(0.6), y)
+    await page.until("location.hash.includes('from=')")
+    await page.ask("document.querySelector('.lanes canvas').focus()")
+    moment = await page.ask("document.querySelector('#moment').textContent")
+    await page.key("ArrowLeft")
+    assert await page.ask("document.querySelector('#moment').textContent") != moment
+    await page.key("Home")
+    await page.until("!location.hash.includes('from=')")
+    await page.ask("location.hash = '#t=1.5'")
+    await page.until("document.querySelector('#moment').textContent.startsWith('00:01')")
+    await page.key("Escape")
+
+
+async def an_ended_run(page: Browser, place: Path) -> None:
+    """Also one whose learners have names like nobody's."""
+    with TraceWriter(place / "trace.jsonl", {"run_id": HOSTILE}) as trace:
+        for name in (HOSTILE, "ben"):
+            trace.note(0.5, name, "metrics", loss=2.0)
+    async with TestServer(directory_app(place / "trace.jsonl")) as server:
+        await page.resize(390, 800, dark=True, phone=True)
+        await page.go(str(server.make_url("/dashboard/")))
+        await page.until("document.querySelectorAll('#learners tbody tr').length === 2")
+        assert await page.ask("document.querySelector('#learners tbody button').textContent") == HOSTILE
+        assert await page.ask("document.querySelectorAll('main img').length") == 0
+        assert await page.ask("document.documentElement.dataset.theme") == "dark"
+        assert await page.ask("document.documentElement.scrollWidth <= innerWidth")
+        await page.ask("document.querySelector('#theme').click()")
+        assert await page.ask("document.documentElement.dataset.theme") == "light"
+        assert page.complaints == []
+
+
+def test_the_page_keeps_up_with_a_run_whatever_happens(rig: Callable[..., Rig]) -> None:
+    asyncio.run(look(rig()))
