@@ -102,7 +102,7 @@ def test_tokens_that_nobody_told_count_one_with_a_warning(
     with caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner:
         one.train(3)
         assert one.learner.metrics()["gruppetto/tokens"] == 3
-    assert [r.message for r in caplog.records if "tokens of a step" in r.message] == [caplog.records[0].message]
+    assert sum("tokens of a step" in r.message for r in caplog.records) == 1
 
 
 def test_the_cursor_may_come_from_a_function(syncer: Start, toy: Make) -> None:
@@ -145,7 +145,7 @@ def test_a_parameter_replaced_in_the_last_steps_is_told_at_the_end(
         one.train(3)
         one.model.matrix = nn.Parameter(one.model.matrix.detach().clone())
         one.train(3)
-    assert [r.message.split(" since")[0] for r in caplog.records] == [
+    assert [r.message.split(" since")[0] for r in caplog.records if " since the model" in r.message] == [
         "a: parameter 'matrix': has been replaced or removed"
     ]
 

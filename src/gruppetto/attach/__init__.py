@@ -19,6 +19,7 @@ rewarm        a ramp of the learning rate after a fresh beginning
 optimizers    what may stand where an optimizer is expected: several, or wrapped ones
 watching      parameters that begin or cease to be trained on the way
 integrations  learners in other people's trainers
+trackers      the numbers of a learner for TensorBoard, Weights & Biases, trackio
 entering      waiting for the run's weights
 run_ahead     how far it trains past the newest round it has seen
 parting       the last things: work that is given, weights that are taken
@@ -36,22 +37,6 @@ inbox       what has arrived at one rank and not yet at all
 channel     orders sent ahead, in the middle of a step
 holding     what a rank holds of a parameter
 blocks      the same for distributed tensors
-learner     the public context manager; read it first
-view        its readable side: round, clock, metrics
-setting     what it may be told, checked
-hooks       where it looks into your loop
-counting    tokens and cursor of a step, as your loop tells them
-holdings    bases, snapshots, what has arrived: everything that has values
-sharding    a model as flat fragments
-snapshot    copies to host memory at each step boundary
-apply       what happens to a parameter when its global value arrives
-checkpoint  what a learner remembers of itself
-checkpoints model, optimizer and learner on disk
-inner_state optimizer state and buffers by name
-giving      the same as bytes, for another learner
-beginning   what a process begins from that joins a run under way
-rewarm      a ramp of the learning rate after a fresh beginning
-trackers    the numbers of a learner for TensorBoard, Weights & Biases, trackio
 ==========  ======================================================================
 """
 

@@ -18,9 +18,8 @@ from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_whole_toml
 from gruppetto.config.run import OuterChoice, SyncerPlace
 from gruppetto.config.write import END
-from gruppetto.errors import SettingError, Stopped
 from gruppetto.dashboard.annex import annex
-from gruppetto.errors import SettingError
+from gruppetto.errors import SettingError, Stopped
 from gruppetto.launch.ask import read_token
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably
@@ -106,31 +105,23 @@ def main(arguments: Sequence[str]) -> int:
                 return opened.enter_context(TraceWriter(path, whole, over=takeover.over))
 
             number = run_syncer(
-                config.protocol, setting, on_ready=lambda endpoint: _ready(endpoint, config), standby=open_trace
-            )
-    else:
-        with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-            number = run_syncer(
-                config.protocol, setting, trace=trace, on_ready=lambda endpoint: _ready(endpoint, config)
-            )
-    if number is not None:
-        raise Stopped(number)
-            run_syncer(
                 config.protocol,
                 setting,
                 on_ready=lambda endpoint: _ready(endpoint, config),
                 standby=open_trace,
                 annex=annex,
             )
-        return 0
-    with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-        run_syncer(
-            config.protocol,
-            setting,
-            trace=trace,
-            on_ready=lambda endpoint: _ready(endpoint, config),
-            annex=annex,
-        )
+    else:
+        with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
+            number = run_syncer(
+                config.protocol,
+                setting,
+                trace=trace,
+                on_ready=lambda endpoint: _ready(endpoint, config),
+                annex=annex,
+            )
+    if number is not None:
+        raise Stopped(number)
     return 0
 
 

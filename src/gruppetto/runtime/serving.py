@@ -66,24 +66,17 @@ def run_syncer(
     trace: TraceWriter | None = None,
     on_ready: Callable[[Endpoint], None] | None = None,
     standby: Callable[[Takeover], TraceWriter] | None = None,
+    annex: Annex | None = None,
 ) -> signal.Signals | None:
     """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
 
-    With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace.
-    Returns the signal that stopped it, if one has.
-    standby: Callable[[], TraceWriter] | None = None,
-    annex: Annex | None = None,
-) -> None:
-    """Serve until the run is over (if ``exit_when_finished``) or a SIGTERM or SIGINT comes. For the main thread.
-
     With ``standby`` it waits until another syncer on the same state is gone, and only then opens that trace. ``annex``
-    may let the application answer for more than learners ask for.
+    may let the application answer for more than learners ask for. Returns the signal that stopped it, if one has.
 
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
-    return asyncio.run(serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby))
-    asyncio.run(
+    return asyncio.run(
         serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby, annex=annex)
     )
 
@@ -98,10 +91,8 @@ async def serve(
     stop: asyncio.Event | None = None,
     handle_signals: bool = False,
     standby: Callable[[Takeover], TraceWriter] | None = None,
-) -> signal.Signals | None:
-    standby: Callable[[], TraceWriter] | None = None,
     annex: Annex | None = None,
-) -> None:
+) -> signal.Signals | None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
     tls = _tls_context(setting)

@@ -149,13 +149,8 @@ class _Collector:
             self._core_described = "setting" in header.data
         if not self._timeline.header(header.data):
             return
-        began = self._began_at if self.found.began_wall_s is None else self.found.began_wall_s
-        self._zero_at = header.data["started_at"] - began if began is not None and starts else None
-        self._now = max(self._now, self._zero_at or 0.0)
-        self._life_is_new = True
         for kind in list(self._alarms):
             self._end_alarm(kind)  # what the next life does not say again was over with the last one
-        self._offset = None
         self._open = None
         self._traffic = (self.found.up_bytes or 0, self.found.down_bytes or 0)
         for name, learner in self.found.learners.items():
