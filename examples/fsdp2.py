@@ -58,8 +58,9 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     tokens = BATCH * CONTEXT  # of the whole learner, all ranks together
-    with gruppetto.Learner(model, optimizer, syncer=flags.syncer, name=flags.name, tokens_per_step=tokens) as learner:
-        for ids in learner.until_finished(batches(learner, rank, size)):
+    ride = gruppetto.Learner(model, optimizer, syncer=flags.syncer, name=flags.name, tokens_per_step=tokens)  # 1
+    with ride as learner:  # 2
+        for ids in learner.until_finished(batches(learner, rank, size)):  # 3
             logits = model(ids[:, :-1].to(device))
             loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten().to(device))
             loss.backward()
@@ -71,4 +72,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except gruppetto.GruppettoError as error:
+        error.exit()  # in one line: what, where, and how to mend it
