@@ -209,7 +209,7 @@ CANARIES: tuple[Canary, ...] = (
     ),
     _syncer(NeverGivesUp, "checkpoints-end", within=300),
     _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
-    _syncer(GoesWithoutAWord, "a-stop-loses-nothing", within=60),
+    _syncer(GoesWithoutAWord, "a-stop-loses-nothing", within=150),
     _syncer(SavesAHalfMergedRound, "books-match-weights", within=60),
     _syncer(NeverWithdraws, "alarms-hold", within=60),
     _syncer(ForgetsWhoDeparted, "names-add-up", within=200),

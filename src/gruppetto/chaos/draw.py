@@ -61,7 +61,7 @@ def draw_plan(seed: int) -> Plan:
 def _with_stops(plan: Plan) -> Plan:
     """In some worlds somebody keeps the syncer's machine, and stops and starts it in good order."""
     rng = random.Random(f"stops {plan.seed}")
-    times = [rng.uniform(0.0, plan.calm_at_s) for _ in range(rng.choice((0, 0, 0, 1, 2, 3)))]
+    times = [rng.uniform(0.0, plan.calm_at_s) for _ in range(rng.choice((0, 0, 0, 0, 0, 0, 1, 2, 3)))]
     stops = [
         Fault(at_s=round(at_s, 3), kind=FaultKind.STOP_SYNCER, lasts_s=rng.choice((0.0, 0.5, 2.0))) for at_s in times
     ]

@@ -142,7 +142,7 @@ class Watch:
         if left is None:
             return
         found = None if legacy.commit is None else (legacy.commit.state.round, legacy.commit.state.versions)
-        fine = found == left and not legacy.unseen and not legacy.damaged
+        fine = found == left and not legacy.unseen  # what became damaged on the disk since is another matter
         _demand(fine, "a-stop-loses-nothing", lambda: f"{left} was published, {found} is there, {legacy.unseen} unseen")
 
     def stepped(self, syncer: SyncerProcess, event: SyncerEvent, actions: Sequence[SyncerAction]) -> None:
