@@ -5,22 +5,29 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 ARGS ?=
 
-.PHONY: help setup demo test check fuzz chaos bench docs experiments clean
+.PHONY: help setup develop demo test check fuzz chaos bench docs experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/.ready  ## install everything into .venv
+setup: $(VENV)/.ready  ## install what a run needs into .venv
+
+develop: $(VENV)/.ready-dev  ## and what the tests need: checkers, and the trainers that learners can be attached to
 
 $(VENV)/.ready: pyproject.toml constraints.txt tools/setup_venv.py
-	@$(if $(PYTHON),$(PYTHON),python3) tools/setup_venv.py $(VENV)
+	@$(if $(PYTHON),$(PYTHON),python3) tools/setup_venv.py $(VENV) train,dashboard
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml constraints.txt tools/setup_venv.py
+	@$(if $(PYTHON),$(PYTHON),python3) tools/setup_venv.py $(VENV) train,dashboard,dev
+	@touch $(VENV)/.ready $@
 
 demo: setup  ## a syncer and four learners on this machine train a small language model (ARGS='--rounds 200')
 	@$(RUN) -m gruppetto demo $(ARGS)
 
 # Tests that start no processes share the cores; those that do have the machine to themselves.
-test: setup  ## all tests (ARGS='tests/protocol -x')
+test: develop  ## all tests (ARGS='tests/protocol -x')
 ifeq ($(strip $(ARGS)),)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not live" -n auto --maxprocesses 8 --dist worksteal
 	@$(RUN) -m pytest -m live
@@ -28,7 +35,7 @@ else
 	@$(RUN) -m pytest $(ARGS)
 endif
 
-check: setup  ## style, types, and who may import whom
+check: develop  ## style, types, and who may import whom
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy

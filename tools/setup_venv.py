@@ -1,4 +1,5 @@
-"""Make the virtual environment that the Makefile works in: ``python tools/setup_venv.py .venv``. Standard library only.
+"""Make the virtual environment that the Makefile works in: ``python tools/setup_venv.py .venv EXTRAS``. Standard library
+only.
 
 On a machine without a GPU the CPU build of torch is installed, whatever the package index would hand out by default
 (for Linux on x86 that is a CUDA build of several gigabytes). On a machine with a GPU a torch that the base interpreter
@@ -16,6 +17,7 @@ from pathlib import Path
 
 TORCH = "2.13.0"
 EXTRAS = "train,dashboard,dev"
+"""Unless others are named."""
 OLDEST = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -94,6 +96,7 @@ def constraints(venv: Path, *, own_torch: bool) -> Path:
 
 def main() -> None:
     venv = Path(sys.argv[1] if len(sys.argv) > 1 else ".venv").resolve()
+    extras = sys.argv[2] if len(sys.argv) > 2 else EXTRAS
     if sys.version_info < OLDEST:
         have = ".".join(map(str, sys.version_info[:3]))
         raise SetupError(f"Python {have} is too old: 3.11 or newer is needed; try make PYTHON=python3.11 …")
@@ -102,11 +105,10 @@ def main() -> None:
     python = make_venv(venv, see_base=own_torch)
     if not gpu and not installed(python, "torch"):
         install_cpu_torch(python)
-    print(f"installing gruppetto[{EXTRAS}] with the tested versions; this takes a minute or two", flush=True)
+    print(f"installing gruppetto[{extras}] with the tested versions; this takes a minute or two", flush=True)
     pins = constraints(venv, own_torch=own_torch or installed(python, "torch"))
     pip = (python, "-m", "pip", "install", "--quiet", "--constraint", pins, "--editable")
-    run(*pip, f"{ROOT}[{EXTRAS}]", what="installing gruppetto")
-    (venv / ".ready").touch()
+    run(*pip, f"{ROOT}[{extras}]", what="installing gruppetto")
 
 
 if __name__ == "__main__":
