@@ -11,6 +11,7 @@ from gruppetto.chaos.canaries import CANARIES, Canary
 from gruppetto.chaos.observers import WORLD_INVARIANTS, BrokenWorldError
 from gruppetto.chaos.world import World
 from gruppetto.chaos.wrong_cuts import AppliesBeforeItIsAnnounced
+from gruppetto.chaos.wrong_recoveries import GoesBackToAnOlderLife
 from gruppetto.chaos.wrong_syncers import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
 
@@ -26,6 +27,13 @@ def test_what_thousands_of_seeds_do_not_meet_is_met_by_a_plan() -> None:
     """A body has to overtake a marker just before a boundary. The shipping core lives through it (test_swarm)."""
     plan = read_plan(Path(__file__).parent / "plans" / "applied-before-it-was-announced.json")
     assert live(plan, Cores(learner=AppliesBeforeItIsAnnounced)).broken == "cut-is-consistent"
+
+
+def test_an_older_life_of_the_syncer_is_met_by_a_plan_too() -> None:
+    """Swarms need a thousand seeds for it."""
+    plan = read_plan(Path(__file__).parent / "plans" / "back-to-an-older-life.json")
+    assert not live(plan).broken
+    assert live(plan, Cores(learner=GoesBackToAnOlderLife)).broken == "epochs-only-grow"
 
 
 def test_hardly_an_invariant_is_without_a_canary() -> None:

@@ -21,7 +21,7 @@ from gruppetto.chaos.real.machine import SmallDisk, is_alive, send
 from gruppetto.numerics.codec import CODECS
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.runtime import client
+from gruppetto.runtime import transfers
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.heartbeat import Heartbeats
 
@@ -65,14 +65,14 @@ def test_each_heartbeat_is_told_with_its_answer(places: Places, monkeypatch: pyt
 
 
 def test_contributions_are_bent_and_straight_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "encode_difference", client.encode_difference)
+    monkeypatch.setattr(transfers, "encode_difference", transfers.encode_difference)
     lever = levers(places, Lever())
     rider._bend_offers(lever)
     base, theta = np.float32([3.0, 1.0]), np.float32([1.0, 2.0])
 
     def offered() -> list[float]:
         codec = CODECS["fp32"]
-        return codec.decode(client.encode_difference(base, theta, codec), 2).tolist()
+        return codec.decode(transfers.encode_difference(base, theta, codec), 2).tolist()
 
     assert offered() == [2.0, -1.0]
     for bent, wanted in ((Lever(factor=1000.0), [2000.0, -1000.0]), (Lever(nan=True), None), (Lever(), [2.0, -1.0])):

@@ -146,8 +146,8 @@ def _tell_beats(diary: _Diary, pid: int) -> None:
 
 
 def _bend_offers(levers: _Levers) -> None:
-    client: Any = importlib.import_module("gruppetto.runtime.client")
-    encode = client.encode_difference
+    transfers: Any = importlib.import_module("gruppetto.runtime.transfers")
+    encode = transfers.encode_difference
 
     def bent(base: Any, theta: Any, *more: Any) -> Any:
         lever = levers.now
@@ -157,7 +157,7 @@ def _bend_offers(levers: _Levers) -> None:
             theta = base - np.float32(lever.factor) * (base - theta)
         return encode(base, theta, *more)
 
-    client.encode_difference = bent
+    transfers.encode_difference = bent
 
 
 if __name__ == "__main__":
