@@ -53,11 +53,18 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/attach_overhead.py
 	@$(RUN) benchmarks/simulator.py
 	@$(RUN) benchmarks/proxy.py
+	@$(RUN) benchmarks/donation.py
+	@$(RUN) benchmarks/ranks.py
+	@$(RUN) benchmarks/dashboard.py
+	@$(RUN) benchmarks/calibration.py
 
-experiments: setup  ## the sweep behind the demo's preset, and decoupled against single and data parallel (hours)
+experiments: setup  ## everything in docs/evidence.md that is trained or fitted (hours)
 	@$(RUN) experiments/demo_sweep.py $(ARGS)
 	@$(RUN) experiments/gap.py $(ARGS)
 	@$(RUN) experiments/fit_goodput.py
+	@$(RUN) experiments/virtual_storm.py
+	@$(RUN) experiments/scavenging.py
+	@$(RUN) experiments/unequal.py
 
 docs:  ## the documentation is Markdown in docs/; a site is yet to come
 	@echo "Read docs/ARCHITECTURE.md first. There is no generated site yet."
