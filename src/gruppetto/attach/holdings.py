@@ -16,13 +16,16 @@ from gruppetto.attach.sharding import FlatModel, flat_views
 from gruppetto.attach.snapshot import Snapshots, pool_for
 from gruppetto.errors import StateError
 from gruppetto.numerics.fragments import Fragmentation
-from gruppetto.protocol.actions import Apply
+from gruppetto.protocol.actions import Apply, KeepRest
 from gruppetto.protocol.messages import Answer, ApplyMode
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.units import Fragment, Round, Version
 from gruppetto.runtime.backlog import Offer
 from gruppetto.runtime.leases import Lease, LeasePool
 
 __all__ = ["Holdings"]
+
+MOST_LEFT = 2
+"""Rests of one fragment that wait for a verdict: of the contribution that may have counted, and of one sent since."""
 
 
 class Holdings:
@@ -42,6 +45,11 @@ class Holdings:
         self._arrived: dict[Fragment, tuple[Version, Lease]] = {}
         self._sent: dict[Fragment, Lease] = {}
         self._keep_sent = False
+        self._rests: dict[Fragment, Lease] = {}
+        """What encodings have left unsaid of contributions that counted, and is owed: four bytes an element at most."""
+        self._left: dict[Fragment, dict[tuple[Round, int], Lease]] = {}
+        """What is left of those sent, by round and tokens."""
+        self._restored_rests: Mapping[str, Tensor] = {}
 
     # ── for the network side (see runtime.client.Tensors) ────────────────────────────────────────────────────────
 
@@ -64,6 +72,7 @@ class Holdings:
                 torch._foreach_copy_(places, parts)
                 self._bases[fragment] = lease
             self._restored = {}
+        self._cut_rests(fragmentation)
 
     def lend(self, fragment: Fragment) -> Lease:
         """Room for one fragment. Needs no lock."""
@@ -86,7 +95,35 @@ class Holdings:
         if self._keep_sent:
             self._release_sent(answer.fragment)
             self._sent[answer.fragment] = theta.hold()
-        return Offer(answer=answer, base=base.hold(), theta=theta.hold())
+        rest = self._rests.get(answer.fragment)
+        return Offer(
+            answer=answer, base=base.hold(), theta=theta.hold(), rest=None if rest is None else rest.hold()
+        )
+
+    def left(self, answer: Answer, rest: Lease) -> None:
+        """Keep what the encoding of a contribution leaves unsaid until it is known whether it has counted."""
+        waiting = self._left.setdefault(answer.fragment, {})
+        again = waiting.pop((answer.round, answer.tokens), None)
+        if again is not None:
+            again.release()
+        waiting[answer.round, answer.tokens] = rest
+        while len(waiting) > MOST_LEFT:
+            waiting.pop(next(iter(waiting))).release()
+
+    def keep_rest(self, action: KeepRest) -> None:
+        """Its rest takes the place of the one before; what else was left of this fragment counts no more."""
+        waiting = self._left.pop(action.fragment, {})
+        kept = waiting.pop((action.round, action.tokens), None)
+        if kept is not None:
+            self._put_rest(action.fragment, kept)
+        for lease in waiting.values():
+            lease.release()
+
+    def drop_rests(self) -> None:
+        """Nothing is owed, and nothing waits."""
+        for lease in (*self._rests.values(), *(lease for each in self._left.values() for lease in each.values())):
+            lease.release()
+        self._rests, self._left, self._restored_rests = {}, {}, {}
 
     # ── for the training thread ──────────────────────────────────────────────────────────────────────────────────
 
@@ -147,12 +184,11 @@ class Holdings:
     def vectors(self) -> dict[str, Tensor]:
         """A copy of everything that is held, by kind and fragment: for a world that stands still, and is written."""
         assert self._snapshots is not None and not self._arrived
-        kinds = {"base": self._bases, "snapshot": self._snapshots.held(), "sent": self._sent}
-        return {
-            f"{kind}.{fragment}": torch.from_numpy(lease.values.copy())
-            for kind, leases in kinds.items()
-            for fragment, lease in leases.items()
-        }
+        kinds = {"base": self._bases, "snapshot": self._snapshots.held(), "sent": self._sent, "rest": self._rests}
+        named = {f"{kind}.{p}": lease for kind, leases in kinds.items() for p, lease in leases.items()}
+        for p, waiting in self._left.items():
+            named |= {f"left.{p}.{round}.{tokens}": lease for (round, tokens), lease in waiting.items()}
+        return {name: torch.from_numpy(lease.values.copy()) for name, lease in named.items()}
 
     def put_vectors(self, vectors: Mapping[str, Tensor]) -> None:
         """Take what :meth:`vectors` gave, in place of everything that is held."""
@@ -160,18 +196,24 @@ class Holdings:
         for lease in (*self._bases.values(), *self._sent.values()):
             lease.release()
         self._snapshots.drop()
+        self.drop_rests()
         self._bases, self._sent = {}, {}
         for name, values in sorted(vectors.items()):
-            kind, _, number = name.partition(".")
-            lease = self.lend(Fragment(int(number)))
+            kind, number, *which = name.split(".")
+            fragment = Fragment(int(number))
+            lease = self.lend(fragment)
             lease.values[:] = values.numpy()
             match kind:
                 case "base":
-                    self._bases[Fragment(int(number))] = lease
+                    self._bases[fragment] = lease
                 case "sent":
-                    self._sent[Fragment(int(number))] = lease
+                    self._sent[fragment] = lease
+                case "rest":
+                    self._rests[fragment] = lease
+                case "left":
+                    self._left.setdefault(fragment, {})[Round(int(which[0])), int(which[1])] = lease
                 case _:
-                    self._snapshots.put(int(number), lease)
+                    self._snapshots.put(fragment, lease)
 
     def bases_by_name(self) -> dict[str, Tensor]:
         """A copy of all bases, by parameter name and in its shape, float32; zeros for what has never arrived."""
@@ -184,8 +226,24 @@ class Holdings:
             torch._foreach_copy_(parts, places)
         return bases
 
-    def restore(self, bases: Mapping[str, Tensor], fragmentation_hash: str) -> None:
-        """Take bases from a checkpoint; they are cut when the syncer has said how. Copies them."""
+    def rests_by_name(self) -> dict[str, Tensor]:
+        """A copy of what is owed, by parameter name and in its shape, float32; nothing at all if nothing is."""
+        if not self._rests:
+            return {name: values.clone() for name, values in self._restored_rests.items()}
+        assert self.model.fragmentation is not None
+        rests = {t.name: torch.zeros(t.shape, dtype=torch.float32) for t in self.model.layout.tensors}
+        for fragment, lease in self._rests.items():
+            parts, places = flat_views(rests, self.model.fragmentation.fragments[fragment], lease.values)
+            torch._foreach_copy_(parts, places)
+        return rests
+
+    def restore(
+        self, bases: Mapping[str, Tensor], fragmentation_hash: str, rests: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take bases, and what is owed, from a checkpoint; they are cut when the syncer has said how. Copies them."""
+        self._restored_rests = {
+            name: values.detach().to(torch.float32, copy=True) for name, values in (rests or {}).items()
+        }
         self._restored = {name: values.detach().to(torch.float32, copy=True) for name, values in bases.items()}
         self._restored_cut = fragmentation_hash
 
@@ -199,6 +257,21 @@ class Holdings:
 
     def _all(self) -> list[Fragment]:
         return [Fragment(p) for p in range(self.model.num_fragments)]
+
+    def _cut_rests(self, fragmentation: Fragmentation) -> None:
+        if self._restored_rests:
+            for fragment in self._all():
+                lease = self.lend(fragment)
+                parts, places = flat_views(self._restored_rests, fragmentation.fragments[fragment], lease.values)
+                torch._foreach_copy_(places, parts)
+                self._put_rest(fragment, lease)
+            self._restored_rests = {}
+
+    def _put_rest(self, fragment: Fragment, rest: Lease) -> None:
+        before = self._rests.pop(fragment, None)
+        if before is not None:
+            before.release()
+        self._rests[fragment] = rest
 
     def _release_sent(self, fragment: Fragment) -> None:
         sent = self._sent.pop(fragment, None)

@@ -19,7 +19,7 @@ from torch import nn
 
 from gruppetto import __version__
 from gruppetto.attach.beginning import Beginning
-from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
+from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.counting import StepCounts, whole_number
 from gruppetto.attach.giving import Giving, check_manifest
@@ -596,6 +596,7 @@ class Learner(LearnerView):
                 layout_hash=self._layout_hash,
                 cut_hash=self._holdings.cut_hash,
                 bases=self._holdings.bases_by_name(),
+                rests=self._holdings.rests_by_name(),
             )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, same_life: bool = False) -> None:
@@ -606,9 +607,12 @@ class Learner(LearnerView):
         """
         if self._entered:
             raise StateError("already attached", where="Learner.load_state_dict", fix="load before the with block")
-        state, cut_hash, bases = from_state_dict(state_dict, self._holdings.model.layout)
+        layout = self._holdings.model.layout
+        state, cut_hash, bases = from_state_dict(state_dict, layout)
+        # What an earlier life owed belongs to an account that is closed.
+        rests = rests_of(state_dict, layout) if same_life else {}
         if state.fragments and all(version >= 0 for version, _, _ in state.fragments):
             self._core.restore(state, same_life=same_life)
             if not same_life:
                 self._client.backlog.tell_recovery(RecoveryNote(source=Source.CHECKPOINT.value))
-            self._holdings.restore(bases, cut_hash)
+            self._holdings.restore(bases, cut_hash, rests)

@@ -54,6 +54,7 @@ from gruppetto.chaos.wrong_recoveries import (
     ReusesAnUnseenRound,
     TakesOverWithoutAFence,
 )
+from gruppetto.chaos.wrong_rests import ForgetsItsRests, KeepsARestTooSoon
 from gruppetto.chaos.wrong_syncers import (
     AsksForWeightsAgain,
     AsksOnlyOnce,
@@ -205,5 +206,7 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(NeverGivesUp, "checkpoints-end", within=300),
     _syncer(CutsBetweenCommits, "cut-is-consistent", within=100),
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
+    _learner(ForgetsItsRests, "rests-are-said-once", within=20),
+    _learner(KeepsARestTooSoon, "rests-are-said-once", within=400),
 )
 """Every wrong core, with the invariants that tell."""

@@ -60,6 +60,7 @@ WORLD_INVARIANTS = {
     "only-finite": "nothing that is not finite is merged",
     "progress-resumes": "when all faults have ended, rounds close, and everybody takes part and gets the results",
     "resumed-lives-go-on": "a learner that is resumed with the whole run goes on in the life that it was saved in",
+    "rests-are-said-once": "what an encoding leaves unsaid is said with the next contribution, if it has counted itself",
     "rightly-refused": "only a superseded process, a finished run or a full one turns a learner away",
     "seeded-once": "nobody is asked for initial weights once there are durable ones",
     "settled": "the books of a finished run have nothing open",
@@ -105,6 +106,8 @@ class Watch:
         self._gates: dict[int, Gatekeeper] = {}
         """By epoch."""
         self._folds: dict[tuple[int, Fragment], int] = {}
+        self._told: dict[int, float] = {}
+        """When a learner was told that a contribution of it is in, by its number."""
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,10 +209,29 @@ class Watch:
         """An outer step is about to make a new value of ``base``."""
         merged = set(base.batches)
         for work in parts:
+            self._owes_rightly(work, base)
             for batch in work.batches:
                 key = (batch.slot, batch.number)
                 _demand(key not in merged, "batch-merged-once", lambda key=key: f"{key} again into {base}")
                 merged.add(key)
+
+    def told_of(self, number: int) -> None:
+        """A learner hears that the contribution of this number is in."""
+        self._told.setdefault(number, self.world.engine.now)
+
+    def _owes_rightly(self, work: Work, base: Content) -> None:
+        """``work`` says the rest of the one before it that is in ``base``, if it could know that it is; else the rest
+        that was owed then. Which one that is, nobody can tell after a new life of the syncer."""
+        value: Content | None = base
+        while value is not None:
+            before = next((w for w in value.parts if (w.session, w.life[1]) == (work.session, work.life[1])), None)
+            if before is not None:
+                told = self._told.get(before.number, float("inf"))
+                rightly = ({before.number} if told <= work.at else set()) | ({before.owes} if told >= work.at else set())
+                fine = before.life[0] != work.life[0] or work.owes in rightly
+                _demand(fine, "rests-are-said-once", lambda: f"{work} after {before}, told at {told}")
+                return
+            value = value.base
 
     def published(self, syncer: SyncerProcess, content: Content) -> None:
         """A value can be pulled from now on."""

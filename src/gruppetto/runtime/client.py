@@ -22,14 +22,15 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused
-from gruppetto.numerics.codec import CODECS, encode_difference
+from gruppetto.numerics.codec import CODECS, Codec, encode_difference, encode_with_rest
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout
-from gruppetto.protocol.actions import LearnerAction, Pull, Recover, Seed
+from gruppetto.protocol.actions import DropRests, KeepRest, LearnerAction, Pull, Recover, Seed
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
-from gruppetto.protocol.events import Arrived, LearnerEvent, LinkDown
+from gruppetto.protocol.events import Arrived, LearnerEvent, LinkDown, Taken
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import (
     Announcement,
@@ -101,7 +102,19 @@ class Tensors(Protocol):
         ...
 
     def offer(self, answer: Answer) -> Offer:
-        """The base and the snapshot that this answer speaks of, held for the caller."""
+        """The base and the snapshot that this answer speaks of, and the rest that is owed, held for the caller."""
+        ...
+
+    def left(self, answer: Answer, rest: Lease) -> None:
+        """What the encoding of this contribution leaves unsaid, before it is sent. Takes over the hold."""
+        ...
+
+    def keep_rest(self, action: KeepRest) -> None:
+        """That one's rest is owed from now on."""
+        ...
+
+    def drop_rests(self) -> None:
+        """Nothing is owed."""
         ...
 
 
@@ -197,6 +210,10 @@ class LearnerClient:
                     self.seed_wanted = True
                 case Recover():
                     self._begin_search(action)
+                case KeepRest():
+                    self._tensors.keep_rest(action)
+                case DropRests():
+                    self._tensors.drop_rests()
                 case _:
                     raise AssertionError(f"not for the network: {action}")
         self._stir()
@@ -484,14 +501,19 @@ class LearnerClient:
                 if self._is_over(answer):
                     return
                 offer.theta.ready()
-                encode_difference(offer.base.values, offer.theta.values, codec, body)
+                if codec.keeps_rest:
+                    self._encode_with_rest(offer, codec, body)
+                else:
+                    encode_difference(offer.base.values, offer.theta.values, codec, body)
             finally:
                 offer.release()
             attempt = 0
             while not self._is_over(answer):
                 try:
-                    taken = await self._http.contribute(answer, codec.name, body.data)
+                    taken, tokens = await self._http.contribute(answer, codec.name, body.data)
                     self.offered += 1
+                    if tokens and codec.keeps_rest:
+                        self._tell_taken(answer, tokens)
                     if taken and answer.parting:
                         self.given[answer.fragment] = answer.tokens
                     return
@@ -502,6 +524,19 @@ class LearnerClient:
                 attempt = min(attempt + 1, 10)
         finally:
             lease.release()
+
+    def _encode_with_rest(self, offer: Offer, codec: Codec, body: NDArray[np.uint8]) -> None:
+        """Say what is owed too, and note what is left before a byte leaves."""
+        left = self._tensors.lend(offer.answer.fragment)
+        owed = None if offer.rest is None else offer.rest.values
+        encode_with_rest(offer.base.values, offer.theta.values, owed, codec, left.values, body)
+        with self.news:
+            self._tensors.left(offer.answer, left)
+
+    def _tell_taken(self, answer: Answer, tokens: int) -> None:
+        """``tokens`` are those of the contribution that is in, which may be another one than was just sent."""
+        with self.news:
+            self._step(Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens))
 
     # ── a state to begin from ────────────────────────────────────────────────────────────────────────────────────
 

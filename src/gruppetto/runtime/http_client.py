@@ -51,6 +51,13 @@ MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
 
 
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The syncer's reply to a contribution."""
+
+    status: str = ""
+    tokens: int = 0
+
+
 class NotAccepted(ProtocolError):
     """The syncer closed the control connection because of what this learner said on it."""
 
@@ -165,13 +172,15 @@ class HttpSyncer:
             codec.decode(body, numel, into.values)
         return came
 
-    async def contribute(self, answer: Answer, codec: str, body: memoryview) -> bool:
-        """Upload one contribution; whether the syncer has taken it."""
+    async def contribute(self, answer: Answer, codec: str, body: memoryview) -> tuple[bool, int]:
+        """Upload one contribution; whether the syncer has taken it, and of how many tokens the one is made that this
+        learner has in that round: an earlier try, or an older snapshot, may be in already. 0: none is."""
         headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec}
         said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
         with suppress(msgspec.MsgspecError):
-            return msgspec.msgpack.decode(said, type=dict[str, str]).get("status") == "taken"
-        return False
+            verdict = msgspec.msgpack.decode(said, type=Verdict)
+            return verdict.status == "taken", verdict.tokens
+        return False, 0
 
     async def seed(self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, body: memoryview) -> None:
         """Upload the initial weights of one fragment, float32."""

@@ -263,6 +263,10 @@ class SyncerService:
         intake = self.room_for(answer, codec, length)
         return intake.open(self.engine_for(answer.fragment).parameters.spec(answer.fragment), length, crc)
 
+    def tokens_taken(self, answer: Answer) -> int:
+        """Of how many tokens this learner's contribution to that round is made, if one has been taken; else 0."""
+        return self.engine_for(answer.fragment).core.tokens_taken(answer)
+
     def contribute(self, answer: Answer, upload: Upload) -> str:
         """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection."""
         body = upload.finish()

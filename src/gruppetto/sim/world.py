@@ -17,6 +17,7 @@ from gruppetto.protocol.actions import (
     CheckpointClosed,
     Drop,
     Fold,
+    KeepRest,
     LearnerAction,
     Persist,
     Publish,
@@ -45,6 +46,7 @@ from gruppetto.protocol.events import (
     StepDone,
     StepStarted,
     SyncerEvent,
+    Taken,
     Tick,
 )
 from gruppetto.protocol.learner import LearnerCore
@@ -72,6 +74,12 @@ class LearnerHands(Protocol):
     def seed(self) -> object: ...
     def snapshot(self, fragments: Sequence[Fragment]) -> None: ...
     def contribution(self, answer: Answer) -> object: ...
+    @property
+    def keeps_rest(self) -> bool:
+        """Its encoding leaves something unsaid, and it wants to know what was taken."""
+        ...
+
+    def keep_rest(self, action: KeepRest) -> None: ...
     def apply(self, action: Apply, value: object) -> None: ...
 
 
@@ -186,7 +194,9 @@ class World:
             case Send(to=to, message=message):
                 self.learners[to].receive(message)
             case Fold():
-                contribution = self.learners[action.learner].contributions.pop((action.round, action.fragment), None)
+                learner = self.learners[action.learner]
+                contribution = learner.contributions.pop((action.round, action.fragment), None)
+                learner.taken(action)
                 cosine = self.hands.fold(action, contribution) if self.hands is not None else None
                 done = Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine)
                 self._complete(self.costs.fold_s, done)
@@ -243,6 +253,8 @@ class _SimulatedLearner:
         self.contributions: dict[tuple[int, Fragment], object] = {}
         """Sent and not yet folded or dropped, by (round, fragment)."""
         self._rng = rng
+        self._offered: dict[tuple[int, Fragment], int] = {}
+        """Tokens of what was sent lately."""
         self._training = False
         self._arrived: dict[Fragment, object] = {}
         self._alive = False
@@ -318,6 +330,9 @@ class _SimulatedLearner:
             case TakeSnapshot():
                 if self.hands is not None:
                     self.hands.snapshot(action.fragments)
+            case KeepRest():
+                if self.hands is not None:
+                    self.hands.keep_rest(action)
             case Recover():
                 raise AssertionError("learners here begin with the run, or from the syncer")
             case SaveState():
@@ -327,6 +342,13 @@ class _SimulatedLearner:
             case _:
                 self._to_syncer(action)
 
+    def taken(self, fold: Fold) -> None:
+        """The syncer folds a contribution of this learner, and says so."""
+        if self.hands is not None and self.hands.keeps_rest:
+            tokens = self._offered[fold.round, fold.fragment]
+            epoch, round, fragment = self.world.syncer.epoch, fold.round, fold.fragment
+            self.receive(Taken(epoch=epoch, round=round, fragment=fragment, tokens=tokens))
+
     def _to_syncer(self, event: SyncerEvent) -> None:
         self.world.engine.after(self.spec.link.latency_s, lambda: self.world.tell_syncer(event))
 
@@ -334,6 +356,8 @@ class _SimulatedLearner:
         if self.hands is not None and self.world.hands is not None:
             contribution = self.hands.contribution(answer)
             self.contributions[answer.round, answer.fragment] = contribution
+            self._offered[answer.round, answer.fragment] = answer.tokens
+            self._offered = {key: n for key, n in self._offered.items() if key[0] > self.core.newest_round - 2}
             hands = self.world.hands
             answer = replace(answer, finite=hands.is_finite(contribution), norms=hands.norms(contribution))
         self._to_syncer(answer)

@@ -57,6 +57,8 @@ class VirtualSetting:
     merge: tuple[tuple[str, str], ...] = ()
     uplink: str = "bf16"
     downlink: str = "fp32"
+    feedback: bool = True
+    """What a coarse uplink leaves unsaid is said with the next contribution; off only to see what that is worth."""
     step_s: tuple[float, ...] = (1.0,)
     """Step time of each learner; the last one serves all further learners."""
     jitter: float = 0.1
@@ -165,7 +167,14 @@ class VirtualRun:
 
         def hands(spec: LearnerSpec) -> DrowsyLearner:
             self.learners[spec.name] = VirtualLearner(
-                setting, data, protocol, parts, uplink, self.syncer, factor=virtual.factor_of(spec.name)
+                setting,
+                data,
+                protocol,
+                parts,
+                uplink,
+                self.syncer,
+                factor=virtual.factor_of(spec.name),
+                feedback=virtual.feedback,
             )
             step = (setting.batch_size * setting.context, setting.batch_size)
             return DrowsyLearner(self.learners[spec.name], self._script, step)

@@ -15,9 +15,9 @@ from torch import Tensor
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.part import put_together, take_apart
 from gruppetto.attach.sharding import FlatModel
-from gruppetto.numerics import CODECS, Codec, Fragmentation, encode_difference, inspect
+from gruppetto.numerics import CODECS, Codec, Fragmentation, encode_difference, encode_with_rest, inspect
 from gruppetto.numerics.outer import OuterSetting
-from gruppetto.protocol.actions import Apply, Fold, Publish, TakeOuterStep
+from gruppetto.protocol.actions import Apply, Fold, KeepRest, Publish, TakeOuterStep
 from gruppetto.protocol.events import OuterStepped
 from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.settings import ProtocolSetting
@@ -129,11 +129,14 @@ class VirtualLearner:
         syncer: VirtualSyncer,
         *,
         factor: float,
+        feedback: bool = True,
     ) -> None:
+        """``feedback``: what an encoding leaves unsaid is said with the next contribution."""
         self._setting, self._data, self._factor = setting, data, np.float32(factor)
         assert protocol.rounds is not None
         self._rounds = protocol.rounds
         self._parts, self._uplink, self._syncer = parts, uplink, syncer
+        self._feedback = feedback and factor == 1
         self._model = build(setting.model, data.tokenizer.vocab_size)
         self._optimizer = adamw(self._model, setting.inner)
         self._holdings = Holdings(FlatModel(self._model))
@@ -162,12 +165,23 @@ class VirtualLearner:
 
     def contribution(self, answer: Answer) -> object:
         offer = self._holdings.offer(answer)
-        if self._factor == 1:
+        if self.keeps_rest:
+            left, owed = self._holdings.lend(answer.fragment), None if offer.rest is None else offer.rest.values
+            payload = encode_with_rest(offer.base.values, offer.theta.values, owed, self._uplink, left.values)
+            self._holdings.left(answer, left)
+        elif self._factor == 1:
             payload = encode_difference(offer.base.values, offer.theta.values, self._uplink)
         else:
             payload = self._uplink.encode(self._factor * (offer.base.values - offer.theta.values))
         offer.release()
         return self._syncer.contribution(answer.fragment, payload)
+
+    @property
+    def keeps_rest(self) -> bool:
+        return self._feedback and self._uplink.keeps_rest
+
+    def keep_rest(self, action: KeepRest) -> None:
+        self._holdings.keep_rest(action)
 
     def apply(self, action: Apply, value: object) -> None:
         if value is None:
@@ -183,7 +197,7 @@ class VirtualLearner:
         """Model, optimizer, and the vectors of the library (or its bases alone): tensors under ``name``, and what is
         said beside them."""
         held = self._holdings.vectors()
-        bases = {key: values for key, values in held.items() if key.startswith("base.")}
+        bases = {key: values for key, values in held.items() if key.startswith(("base.", "rest."))}
         parts = {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),

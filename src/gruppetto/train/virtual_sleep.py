@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gruppetto.attach.part import read_files, write_files
 from gruppetto.errors import StateError
-from gruppetto.protocol.actions import Apply, Fold, Publish, TakeOuterStep
+from gruppetto.protocol.actions import Apply, Fold, KeepRest, Publish, TakeOuterStep
 from gruppetto.protocol.events import OuterStepped
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
@@ -144,6 +144,14 @@ class DrowsyLearner:
     def contribution(self, answer: Answer) -> object:
         asleep = self._script.asleep
         return self._script.box(answer.fragment, None if asleep else self.hands.contribution(answer))
+
+    @property
+    def keeps_rest(self) -> bool:
+        return self.hands.keeps_rest
+
+    def keep_rest(self, action: KeepRest) -> None:
+        if not self._script.asleep:
+            self.hands.keep_rest(action)
 
     def apply(self, action: Apply, value: object) -> None:
         if self._script.asleep:
