@@ -242,7 +242,7 @@ def test_memory_does_not_grow_with_the_number_of_learners() -> None:
 def test_refuses_a_payload_of_the_wrong_length(codec: Codec) -> None:
     running = Accumulator(spec_of([3]), ["rda"])
     with pytest.raises(ProtocolError, match="3 values"):
-        running.fold_encoded(codec.encode(np.ones(4, np.float32)), codec, 1.0)
+        running.fold_encoded(codec.encode(np.ones(200, np.float32)), codec, 1.0)
     assert running.num_folded == 0
 
 

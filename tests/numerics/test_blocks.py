@@ -43,7 +43,9 @@ def twin(x: NDArray[np.float32], codec: Codec) -> NDArray[np.float64]:
         if largest >= 2.0**-100:
             levels = np.sort(LEVELS[codec.name])
             exact = np.float32(np.float32(largest) / np.float32(levels[-1]))
-            scale = float((np.array([exact]).view(np.uint32) + 0xFFFF & 0xFFFF0000).astype(np.uint32).view(np.float32)[0])
+            scale = float(
+                (np.array([exact]).view(np.uint32) + 0xFFFF & 0xFFFF0000).astype(np.uint32).view(np.float32)[0]
+            )
             out[at : at + GROUP] = scale * levels[np.abs(block[:, None] / scale - levels).argmin(axis=1)]
     return out
 
@@ -122,7 +124,9 @@ def test_the_rest_is_exact_for_any_values(codec: Codec, seed: int, numel: int) -
     wanted = (base - theta) + rest
     said = codec.decode(payload, numel).astype(np.float64)
     np.testing.assert_array_equal(said + left.astype(np.float64), wanted.astype(np.float64))
-    np.testing.assert_array_equal(encode_with_rest(base, theta, None, codec, left), encode_difference(base, theta, codec))
+    np.testing.assert_array_equal(
+        encode_with_rest(base, theta, None, codec, left), encode_difference(base, theta, codec)
+    )
 
 
 @each_block_codec
@@ -132,7 +136,8 @@ def test_folding_what_is_compressed_is_folding_what_it_says(codec: Codec, seed: 
     numels = (300, 128, 77, 1024)
     offsets = np.cumsum([0, *numels])
     pieces = tuple(
-        Piece(name=f"t{i}", start=0, stop=n, offset=int(at)) for i, (n, at) in enumerate(zip(numels, offsets, strict=False))
+        Piece(name=f"t{i}", start=0, stop=n, offset=int(at))
+        for i, (n, at) in enumerate(zip(numels, offsets, strict=False))
     )
     spec = FragmentSpec(index=0, pieces=pieces, numel=sum(numels))
     rules = ["rda", "mean", "median", "clipped-rda"]

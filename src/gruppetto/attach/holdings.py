@@ -96,9 +96,7 @@ class Holdings:
             self._release_sent(answer.fragment)
             self._sent[answer.fragment] = theta.hold()
         rest = self._rests.get(answer.fragment)
-        return Offer(
-            answer=answer, base=base.hold(), theta=theta.hold(), rest=None if rest is None else rest.hold()
-        )
+        return Offer(answer=answer, base=base.hold(), theta=theta.hold(), rest=None if rest is None else rest.hold())
 
     def left(self, answer: Answer, rest: Lease) -> None:
         """Keep what the encoding of a contribution leaves unsaid until it is known whether it has counted."""

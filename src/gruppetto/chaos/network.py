@@ -40,7 +40,7 @@ class Road:
 
     def carry(
         self,
-        do: Callable[[], None],
+        do: Callable[[], object],
         *,
         delivered: Callable[[], None] | None = None,
         lost: Callable[[], None] | None = None,

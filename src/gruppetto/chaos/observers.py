@@ -60,7 +60,7 @@ WORLD_INVARIANTS = {
     "only-finite": "nothing that is not finite is merged",
     "progress-resumes": "when all faults have ended, rounds close, and everybody takes part and gets the results",
     "resumed-lives-go-on": "a learner that is resumed with the whole run goes on in the life that it was saved in",
-    "rests-are-said-once": "what an encoding leaves unsaid is said with the next contribution, if it has counted itself",
+    "rests-are-said-once": "what an encoding leaves unsaid is said with the next contribution, if it has counted",
     "rightly-refused": "only a superseded process, a finished run or a full one turns a learner away",
     "seeded-once": "nobody is asked for initial weights once there are durable ones",
     "settled": "the books of a finished run have nothing open",
@@ -223,15 +223,15 @@ class Watch:
         """``work`` says the rest of the one before it that is in ``base``, if it could know that it is; else the rest
         that was owed then. Which one that is, nobody can tell after a new life of the syncer."""
         value: Content | None = base
-        while value is not None:
+        before: Work | None = None
+        while value is not None and before is None:
             before = next((w for w in value.parts if (w.session, w.life[1]) == (work.session, work.life[1])), None)
-            if before is not None:
-                told = self._told.get(before.number, float("inf"))
-                rightly = ({before.number} if told <= work.at else set()) | ({before.owes} if told >= work.at else set())
-                fine = before.life[0] != work.life[0] or work.owes in rightly
-                _demand(fine, "rests-are-said-once", lambda: f"{work} after {before}, told at {told}")
-                return
             value = value.base
+        if before is None or before.life[0] != work.life[0]:
+            return
+        told = self._told.get(before.number, float("inf"))
+        rightly = ({before.number} if told <= work.at else set()) | ({before.owes} if told >= work.at else set())
+        _demand(work.owes in rightly, "rests-are-said-once", lambda: f"{work} owes one of {rightly}, told at {told}")
 
     def published(self, syncer: SyncerProcess, content: Content) -> None:
         """A value can be pulled from now on."""

@@ -268,9 +268,7 @@ class Accumulator:
         self._radius += weight * counted
         self._relative_weight += weight
 
-    def _remember(
-        self, words: Any, counted: NDArray[np.float64], shrunk: NDArray[np.float64], weight: float
-    ) -> None:
+    def _remember(self, words: Any, counted: NDArray[np.float64], shrunk: NDArray[np.float64], weight: float) -> None:
         """What the rules need that look at all contributions at the end."""
         if self._gathers or self._is_clipped.any():
             self._weights.append(weight)

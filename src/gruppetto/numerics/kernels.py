@@ -1,4 +1,4 @@
-"""The compiled loops: every pass over a fragment lives here. What payload words mean is :mod:`~gruppetto.numerics.words`.
+"""The compiled loops: every pass over a fragment. What payload words mean is :mod:`~gruppetto.numerics.words`.
 
 Each kernel is one pass over memory, serial, and gives the interpreter lock back, so that several may run on a
 small thread pool, one piece list each. All of them are bound by memory bandwidth, not by arithmetic.
@@ -285,7 +285,7 @@ def warm() -> None:
     room: list[Any] = [np.ones(1, np.float32), np.ones(1, np.uint16)]
     room += [kind(np.zeros((1, size), np.uint8)) for kind, size in ((Int8, 2 + GROUP), (Int4, 66), (Fp4, 66))]
     for words in room:
-        given = type(words)(read_only(words.blocks)) if isinstance(words, tuple) else read_only(words)
+        given = type(words)(read_only(words[0])) if isinstance(words, tuple) else read_only(words)
         sum_squares(given, 0, 1, starts, stops, norm_sq)
         fold(one.copy(), given, starts, stops, one, norm_sq, one.copy(), starts, one)
         sample_products(given, read_only(one), 1)

@@ -29,7 +29,19 @@ from numpy.typing import NDArray
 
 from gruppetto.numerics.compiled import OVERLOADED, kernel, reduction
 
-__all__ = ["BLOCK", "GROUP", "HALF", "SCALE_BYTES", "Fp4", "Int4", "Int8", "block_squares", "encode", "squares", "values"]
+__all__ = [
+    "BLOCK",
+    "GROUP",
+    "HALF",
+    "SCALE_BYTES",
+    "Fp4",
+    "Int4",
+    "Int8",
+    "block_squares",
+    "encode",
+    "squares",
+    "values",
+]
 
 BLOCK = 1024
 """Elements in a stride of a loop: 4 KiB, which stay in the first-level cache. A multiple of :data:`GROUP`."""
@@ -100,7 +112,10 @@ def _values_int8(words: Any, lo: int, hi: int, scratch: Any) -> Any:
     for g in range(lo // GROUP, -(-hi // GROUP)):
         row, start, stop = words.blocks[g], max(lo, g * GROUP), min(hi, g * GROUP + GROUP)
         scale = _scale(row)
-        codes, out = row[SCALE_BYTES + start - g * GROUP : SCALE_BYTES + stop - g * GROUP], scratch[start - lo : stop - lo]
+        codes, out = (
+            row[SCALE_BYTES + start - g * GROUP : SCALE_BYTES + stop - g * GROUP],
+            scratch[start - lo : stop - lo],
+        )
         for i in range(out.shape[0]):
             out[i] = scale * np.float32(np.int8(codes[i]))
     return scratch[: hi - lo]

@@ -251,8 +251,8 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRest:
-    """The contribution to ``round`` that was made of so many ``tokens`` has counted: what its encoding left unsaid is to
-    be said with the next one of this fragment, and nothing else that was left (:mod:`gruppetto.protocol.rests`)."""
+    """The contribution to ``round`` that was made of so many ``tokens`` has counted: what its encoding left unsaid is
+    to be said with the next one of this fragment, and nothing else that was left (:mod:`gruppetto.protocol.rests`)."""
 
     fragment: Fragment
     round: Round

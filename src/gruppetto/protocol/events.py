@@ -201,8 +201,8 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """The syncer has taken a contribution of this learner into ``round``: that which was made of so many ``tokens``. Told
-    only where an encoding leaves something unsaid (:mod:`gruppetto.protocol.rests`)."""
+    """The syncer has taken a contribution of this learner into ``round``: the one that was made of so many ``tokens``.
+    Told only where an encoding leaves something unsaid (:mod:`gruppetto.protocol.rests`)."""
 
     epoch: Epoch
     round: Round

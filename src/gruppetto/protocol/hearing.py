@@ -253,7 +253,7 @@ class Hearing(Gate):
         )
 
     def tokens_taken(self, answer: Answer) -> int:
-        """Of how many tokens the contribution is made that this learner has in the open round of ``answer``; 0: none is.
+        """Of how many tokens the contribution is made that this learner has in the open round of ``answer``; 0: none.
 
         It need not be ``answer`` itself: that may be another try, or a younger snapshot, of what is here already.
         """

@@ -61,7 +61,7 @@ class Rests:
         taken = self._taken.get(fragment)
         if taken is None:
             return None
-        counted = newest == taken.round or (newest > taken.round and epoch == taken.epoch)
+        counted = newest == Version(taken.round) or (newest > taken.round and epoch == taken.epoch)
         # A round of another life of the syncer has its own merge, which this one is not in.
         if counted or closed >= taken.round or epoch != taken.epoch:
             del self._taken[fragment]

@@ -21,7 +21,7 @@ MAX_DEFERRED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A contribution to be encoded and uploaded: Δ = base − theta, and the ``rest`` that is owed, if any. Holds them."""
+    """A contribution to be encoded and uploaded: Δ = base − theta, and the ``rest`` that is owed, if any. Holds all."""
 
     answer: Answer
     base: Lease

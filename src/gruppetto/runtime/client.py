@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused
-from gruppetto.numerics.codec import CODECS, Codec, encode_difference, encode_with_rest
+from gruppetto.numerics.codec import CASTS, CODECS, Codec, encode_difference, encode_with_rest
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.actions import DropRests, KeepRest, LearnerAction, Pull, Recover, Seed
@@ -589,8 +589,8 @@ class LearnerClient:
 
     def _welcomed(self, frame: WelcomeFrame, *, opens: bool) -> None:
         """``opens``: it opens a connection. Another on the same one asks this learner for its initial weights now."""
-        for way, codec in (("uplink", frame.uplink), ("downlink", frame.downlink)):
-            if codec not in CODECS:
+        for way, codec, known in (("uplink", frame.uplink, CODECS), ("downlink", frame.downlink, CASTS)):
+            if codec not in known:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.codec import CASTS
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
@@ -151,7 +151,7 @@ class HttpSyncer:
         """Download a fragment of this version or a newer one; the version that came."""
         numel = into.values.size
         async with self._request("GET", f"/v1/fragment/{fragment}", params={"version": str(version)}) as (reply, moved):
-            codec = CODECS.get(reply.headers.get(CODEC_HEADER, ""))
+            codec = CASTS.get(reply.headers.get(CODEC_HEADER, ""))
             if codec is None or reply.content_length != codec.payload_bytes(numel):
                 raise ProtocolError(f"fragment {fragment} came as {reply.content_length} bytes in no known encoding")
             if reply.headers.get(LAYOUT_HEADER) != layout_hash:

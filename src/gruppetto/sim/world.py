@@ -16,6 +16,7 @@ from gruppetto.protocol.actions import (
     Checkpoint,
     CheckpointClosed,
     Drop,
+    DropRests,
     Fold,
     KeepRest,
     LearnerAction,
@@ -333,8 +334,8 @@ class _SimulatedLearner:
             case KeepRest():
                 if self.hands is not None:
                     self.hands.keep_rest(action)
-            case Recover():
-                raise AssertionError("learners here begin with the run, or from the syncer")
+            case Recover() | DropRests():
+                raise AssertionError("learners here begin with the run, or from the syncer, and live one life")
             case SaveState():
                 self.world.on_part(self.spec.name, action)
                 saved = StateSaved(mark=action.mark, ok=True, text=self.spec.name)

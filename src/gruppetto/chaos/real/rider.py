@@ -131,17 +131,20 @@ def _tell_steps(diary: _Diary, pid: int) -> None:
 
 def _bend_offers(levers: _Levers) -> None:
     client: Any = importlib.import_module("gruppetto.runtime.client")
-    encode = client.encode_difference
 
-    def bent(base: Any, theta: Any, *more: Any) -> Any:
-        lever = levers.now
-        if lever.nan:
-            theta = np.full_like(theta, np.nan)
-        elif lever.factor != 1.0:
-            theta = base - np.float32(lever.factor) * (base - theta)
-        return encode(base, theta, *more)
+    def bend(encode: Any) -> Any:
+        def bent(base: Any, theta: Any, *more: Any) -> Any:
+            lever = levers.now
+            if lever.nan:
+                theta = np.full_like(theta, np.nan)
+            elif lever.factor != 1.0:
+                theta = base - np.float32(lever.factor) * (base - theta)
+            return encode(base, theta, *more)
 
-    client.encode_difference = bent
+        return bent
+
+    client.encode_difference = bend(client.encode_difference)
+    client.encode_with_rest = bend(client.encode_with_rest)
 
 
 if __name__ == "__main__":
