@@ -11,7 +11,6 @@ inspection       norms and the finite check, chunk by chunk, before anything is 
 accumulate       the merge as it runs: fold by fold, then one fused outer step
 kernels          the compiled loops under codec, inspection and accumulate
 words            what a word of a payload means, one element or a block of them
-compiled         how loops are compiled
 oracle           textbook synchronous DiLoCo, which the tests measure the rest against
 ===============  ====================================================================================
 

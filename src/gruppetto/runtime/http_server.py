@@ -231,7 +231,8 @@ class HttpServer:
             if wanted():  # for a moment it was not
                 raise web.HTTPServiceUnavailable(text="come again\n")
             status = service.turn_away(answer)
-        said = {"status": status, "tokens": answer.tokens if status == "taken" else service.tokens_taken(answer)}
+        tokens = answer.tokens if status == "taken" else service.tokens_taken(answer)
+        said = {"tokens": tokens, "status": status}
         return web.Response(body=msgspec.msgpack.encode(said), content_type="application/msgpack")
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
