@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gruppetto.numerics.accumulate import Accumulator
 from gruppetto.numerics.codec import CODECS, Codec, encode_difference, encode_with_rest
+from gruppetto.numerics.direction import cosine
 from gruppetto.numerics.fragments import FragmentSpec, Piece
 from gruppetto.numerics.inspection import inspect
 from gruppetto.numerics.words import GROUP
@@ -147,6 +148,8 @@ def test_folding_what_is_compressed_is_folding_what_it_says(codec: Codec, seed: 
         values = codec.decode(payload, spec.numel)
         seen, told = inspect(payload, codec, spec), inspect(CODECS["fp32"].encode(values), CODECS["fp32"], spec)
         np.testing.assert_allclose(seen.norm_sq, told.norm_sq, rtol=1e-13)
+        momentum = some(seed - 1 if seed else 7, spec.numel)
+        assert cosine(payload, codec, momentum) == cosine(CODECS["fp32"].encode(values), CODECS["fp32"], momentum)
         caps = [(0, cap * float(told.norm[0])), (3, cap * float(told.norm[3]))]
         packed.fold_encoded(payload, codec, k + 1.0, told, caps)
         plain.fold(values, k + 1.0, told, caps)

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
-from gruppetto.numerics import CASTS, CODECS
+from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.address import SyncerAddress
