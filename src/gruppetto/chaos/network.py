@@ -40,7 +40,7 @@ class Road:
 
     def carry(
         self,
-        do: Callable[[], object],
+        do: Callable[[], None],
         *,
         delivered: Callable[[], None] | None = None,
         lost: Callable[[], None] | None = None,

@@ -108,6 +108,8 @@ class Watch:
         self._folds: dict[tuple[int, Fragment], int] = {}
         self._told: dict[int, float] = {}
         """When a learner was told that a contribution of it is in, by its number."""
+        self._merged = {0}
+        """The numbers of all contributions that were ever merged; 0 is nobody's."""
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,6 +212,7 @@ class Watch:
         merged = set(base.batches)
         for work in parts:
             self._owes_rightly(work, base)
+            self._merged.add(work.number)
             for batch in work.batches:
                 key = (batch.slot, batch.number)
                 _demand(key not in merged, "batch-merged-once", lambda key=key: f"{key} again into {base}")
@@ -222,6 +225,8 @@ class Watch:
     def _owes_rightly(self, work: Work, base: Content) -> None:
         """``work`` says the rest of the one before it that is in ``base``, if it could know that it is; else the rest
         that was owed then. Which one that is, nobody can tell after a new life of the syncer."""
+        never = work.owes not in self._merged
+        _demand(not never, "rests-are-said-once", lambda: f"{work} owes the rest of what was never merged")
         value: Content | None = base
         before: Work | None = None
         while value is not None and before is None:

@@ -139,6 +139,9 @@ class World:
             self._recovery.heard(answer, next((why for why in after if after[why] != before.get(why, 0)), None))
         return syncer.core.tokens_taken(answer) if syncer.alive else 0
 
+    def _say_again(self, answer: Answer, work: Work) -> None:
+        self.contribute(answer, work)
+
     def seed(self, learner: LearnerId, incarnation: Incarnation, at: SyncerProcess | None = None) -> None:
         syncer = self._at(at)
         if syncer is not None:
@@ -286,7 +289,7 @@ class World:
             case FaultKind.REPLAY:
                 for life in process.record.lives():
                     for answer, work in life.contributed:
-                        process.road.carry(partial(self.contribute, answer, work))
+                        process.road.carry(partial(self._say_again, answer, work))
             case FaultKind.GHOST:
                 self._haunt(process)
             case _:

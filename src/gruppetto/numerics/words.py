@@ -51,7 +51,7 @@ LARGEST_INT8, LARGEST_INT4 = 2.0**121, 2.0**125
 """Scales from here on could overflow with the largest code that eight or four bits can say."""
 
 
-POWERS = np.float32([0, *(2.0**-k for k in range(6, -1, -1)), 0, *(-(2.0**-k) for k in range(6, -1, -1))])
+POWERS = np.array([0, *(2.0**-k for k in range(6, -1, -1)), 0, *(-(2.0**-k) for k in range(6, -1, -1))], np.float32)
 """What the sixteen codes of an :class:`Fp4` mean, but for the scale."""
 
 

@@ -257,12 +257,10 @@ class Hearing(Gate):
 
         It need not be ``answer`` itself: that may be another try, or a younger snapshot, of what is here already.
         """
-        opened = self._open
+        opened, key = self._open, (answer.learner, answer.fragment)
         if opened is None or (answer.epoch, answer.round) != (self.epoch, opened.round):
             return 0
-        if self.members.current(answer.learner, answer.incarnation) is None:
-            return 0
-        return opened.admitted.get((answer.learner, answer.fragment), 0)
+        return opened.admitted[key] if opened.lives.get(key) == answer.incarnation else 0
 
     def _round_of_merge(self, fragment: Fragment) -> Round | None:
         """Which round's outer step will take what is folded into ``fragment`` now."""

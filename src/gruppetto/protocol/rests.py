@@ -14,13 +14,14 @@ merged                              its rest is kept in place of the one before
 merged, but clipped                 the same: what the gate takes off is taken off on purpose, and owed to nobody
 rejected, late, superseded, lost    never taken: the rest of before stays
 taken, and the merge is not finite  no value is published under this round: the rest of before stays
-taken by a syncer that dies         the same, unless its next life goes on from that very value
+taken by a syncer that dies         the same
 the learner begins a new life       every rest is dropped, like the work since its bases: the account is closed
 ==================================  ===================================================================================
 
-In two cases nobody can tell: when the reply to a contribution is lost with its connection, and when a new life of the
-syncer goes on from a later value than that of the round. Then the rest of before stays. At worst it is said twice and
-the new one never: the error of one encoding, once, which does not grow.
+In two cases it may have counted all the same: when the reply to a contribution is lost with its connection, and when a
+syncer dies after the commit and before the announcement. Nobody can tell, since a run that goes on from an earlier
+moment may have made the same round anew. Then the rest of before is said twice and the new one never: the error of one
+encoding, once, which does not grow.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ class Rests:
         taken = self._taken.get(fragment)
         if taken is None:
             return None
-        counted = newest == Version(taken.round) or (newest > taken.round and epoch == taken.epoch)
-        # A round of another life of the syncer has its own merge, which this one is not in.
-        if counted or closed >= taken.round or epoch != taken.epoch:
+        # In another life of the syncer a round of this number may have been made anew.
+        same_life = epoch == taken.epoch
+        counted = same_life and newest >= taken.round
+        if counted or closed >= taken.round or not same_life:
             del self._taken[fragment]
         return KeepRest(fragment=fragment, round=taken.round, tokens=taken.tokens) if counted else None
 
