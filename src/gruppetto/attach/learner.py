@@ -33,6 +33,7 @@ from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.view import LearnerView
 from gruppetto.errors import ConnectionLost, LayoutError, SettingError, StateError
 from gruppetto.numerics import warm
+from gruppetto.numerics.codec import CASTS
 from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnapshot
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import Boundary, LearnerEvent, Recovered, StateSaved, StepDone, StepStarted
@@ -229,10 +230,12 @@ class Learner(LearnerView):
         try:
             self._notice.listen()
             self._client.start()
-            warm()  # compiled loops are loaded while the connection is made, not in the first step
+            warm(CASTS)  # compiled loops are loaded while the connection is made, not in the first step
             self._wait_until_ready()
             if self._left_on_notice():
                 return self
+            if self._client.welcome is not None:
+                warm({self._client.welcome.uplink} - set(CASTS))
             self._hooks = StepHooks(
                 self._model, self._optimizer, forward=self._on_forward, before=self._before_step, after=self.step
             )

@@ -30,6 +30,7 @@ from gruppetto.launch.deaths import cause_of, note_death
 from gruppetto.launch.restart import Restarts
 from gruppetto.launch.routes import PlainRoutes, Routes
 from gruppetto.launch.strike import Strike
+from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.kernels import warm
 from gruppetto.report.rundir import DEATHS, EVALUATION
 from gruppetto.runtime.clock import Clock
@@ -141,7 +142,7 @@ class _LocalRun:
         open_data(self.config.train, self.cache)
         (self.directory / "run.toml").write_text(to_toml(self.config), encoding="utf-8")
         self._look("preparing the kernels")
-        warm()
+        warm({*CASTS, self.config.codec.uplink})
 
     def start(self) -> None:
         """All at once: most of their start-up is imports, and the learners wait for the syncer by themselves."""

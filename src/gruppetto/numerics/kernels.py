@@ -20,7 +20,7 @@ every kind of array it meets. :func:`warm` compiles everything; the result is ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -612,14 +612,22 @@ def sgd_step(
     return moved, size
 
 
-def warm() -> None:
-    """Compile every kernel, or load it from the cache: seconds the first time on a machine, then a fraction of one."""
+def warm(codecs: Collection[str] | None = None) -> None:
+    """Compile the kernels for these codecs (None: all), or load them from the cache.
+
+    Ten seconds or so the first time on a machine, and five more for those of blocks; then a fraction of one.
+    """
     one = np.ones(1, np.float32)
     starts, stops, norm_sq = np.zeros(1, np.int64), np.ones(1, np.int64), np.zeros(1)
     half = np.float32(0.5)
-    room: list[Any] = [np.ones(1, np.float32), np.ones(1, np.uint16)]
-    room += [kind(np.zeros((1, size), np.uint8)) for kind, size in ((Int8, 2 + GROUP), (Int4, 66), (Fp4, 66))]
-    for words in room:
+    room: dict[str, Any] = {
+        "fp32": np.ones(1, np.float32),
+        "bf16": np.ones(1, np.uint16),
+        "int8": Int8(np.zeros((1, SCALE_BYTES + GROUP), np.uint8)),
+        "int4": Int4(np.zeros((1, SCALE_BYTES + HALF), np.uint8)),
+        "fp4-e3m0": Fp4(np.zeros((1, SCALE_BYTES + HALF), np.uint8)),
+    }
+    for words in [words for name, words in room.items() if codecs is None or name in codecs]:
         given = type(words)(read_only(words[0])) if isinstance(words, tuple) else read_only(words)
         sum_squares(given, 0, 1, starts, stops, norm_sq)
         fold(one.copy(), given, starts, stops, one, norm_sq, one.copy(), starts, one)
