@@ -2,8 +2,8 @@
 
 A codec is one row of :data:`CODECS`. Its payload is a run of words in little-endian order: a word is one element, or a
 block of them behind a scale (:mod:`gruppetto.numerics.words` draws them). How words turn into float32 is compiled, so
-that norms, folding and differences read and write payloads directly. To add one, give it a type of words, bodies in
-that module, and a row here: the tests run over rows.
+that norms, folding and differences read and write payloads directly. To add one, give it a type of words there,
+bodies in :mod:`gruppetto.numerics.kernels`, and a row here: the tests run over rows.
 
 Codecs of blocks lose enough to be worth remembering: :func:`encode_with_rest` gives what a payload leaves unsaid, for
 the next one to say (error feedback). Blocks know nothing of tensors: at the seam of two, both share a scale.
