@@ -176,7 +176,7 @@ def test_an_impossible_cluster_is_refused(changed: dict[str, float]) -> None:
 
 
 def test_only_learners_of_one_rank_answer_in_blocks() -> None:
-    """A link so narrow that few bits are worth their loss."""
+    """Ranks share an answer out element by element."""
     found = {}
     for chips in (4, 64):
         cluster = Cluster(chips=chips, parameters=1_000_000_000, step_s=0.4, gbit_s=1.0, sites=4, mtbi_s=math.inf)
