@@ -43,7 +43,7 @@ class Row:
     """One thing to time. ``before`` is not timed."""
 
     name: str
-    bytes_per_element: int
+    bytes_per_element: float
     run: Callable[[], object]
     before: Callable[[], object] = lambda: None
 
@@ -109,13 +109,15 @@ def rows_for(numel: int) -> list[Row]:
         Row(name="in-place add (the limit)", bytes_per_element=12, run=lambda: add(out, other)),
         Row(name="STREAM triad", bytes_per_element=12, run=lambda: triad(out, delta, other, np.float32(0.5))),
         Row(name="first fold fp32", bytes_per_element=8, run=lambda: fold("fp32"), before=running.reset),
-        Row(name="fold fp32", bytes_per_element=12, run=lambda: fold("fp32"), before=lambda: refill(1)),
-        Row(name="fold bf16", bytes_per_element=10, run=lambda: fold("bf16"), before=lambda: refill(1)),
+        *(
+            Row(name=f"fold {n}", bytes_per_element=8 + c.bits / 8, run=lambda n=n: fold(n), before=lambda: refill(1))
+            for n, c in CODECS.items()
+        ),
         Row(name="final pass, nesterov", bytes_per_element=20, run=step, before=lambda: refill(2)),
         Row(name=f"merge of {LEARNERS}, all of it", bytes_per_element=8 + 12 * (LEARNERS - 1) + 20, run=merge),
     ]
     for name, codec in CODECS.items():
-        word = codec.word_bytes
+        word = codec.bits / 8
         rows += [
             Row(
                 name=f"inspect {name}", bytes_per_element=word, run=lambda n=name, c=codec: inspect(payload[n], c, spec)

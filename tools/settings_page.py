@@ -39,7 +39,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
         "Merge rules by tensor name: `mean`, `rda`, or a robust one: `trimmed`, `median`, `clipped-rda`.",
     ),
     ("fragments", run.FragmentsChoice, "How the model is cut."),
-    ("codec", run.CodecChoice, "What travels in how many bits: `fp32` or `bf16`."),
+    ("codec", run.CodecChoice, "What travels in how many bits; see [performance](performance.md)."),
     ("syncer", run.SyncerPlace, "The service."),
     ("launch", run.LaunchChoice, "What a local run does with a learner or a syncer that dies."),
     ("train", train.TrainSetting, "The reference trainer."),

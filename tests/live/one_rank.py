@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import gruppetto
 from gruppetto.attach.ranks import Ranks
-from gruppetto.errors import RunFailed
+from gruppetto.errors import GruppettoError
 from gruppetto.train.batches import Batches
 from gruppetto.train.inner import adamw
 from gruppetto.train.model import PRESETS, build
@@ -165,7 +165,7 @@ if __name__ == "one_rank":
     code = 0
     try:
         {"example": example, "reference": reference, "meeting": meeting}.get(task["name"].partition("-")[0], ride)(task)
-    except (RunFailed, RuntimeError) as wrong:  # the latter from a collective of the loop's own
+    except (GruppettoError, RuntimeError) as wrong:  # the latter from a collective of the loop's own
         Path(task["out"], f"{task['name']}-{task['rank']}.failed").write_text(str(wrong))
         code = 3
     os._exit(code)  # what gloo's threads still hold is not to be taken down with the interpreter

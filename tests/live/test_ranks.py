@@ -160,8 +160,10 @@ def test_the_example_the_reference_trainer_and_a_vain_wait(
     assert [rider.ended() for rider in riders] == [[0, 0], [0], [0, 0]]
     assert fetch_status(url)["round"] == 12
     alone, both = riders[1:]
-    deserted = group("", "meeting", "", 2)
-    assert deserted.ended() == [3, 0]
+    deserted, blocks = group("", "meeting", "", 2), group(syncer(uplink="int4"), "blocks", "fsdp", 2)
+    assert (deserted.ended(), blocks.ended()) == ([3, 0], [3, 3])
+    for rank in range(2):
+        assert 'set codec.uplink = "bf16"' in (blocks.out / f"blocks-{rank}.failed").read_text()
     assert "another rank of this learner has gone" in (deserted.out / "meeting-0.failed").read_text()
     torch.testing.assert_close(both.weights(0), both.weights(1), rtol=0, atol=0)
     torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)

@@ -8,9 +8,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from gruppetto.errors import ProtocolError
-from gruppetto.numerics.codec import CODECS, Codec, encode_difference
+from gruppetto.numerics.codec import CASTS, CODECS, Codec, encode_difference
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+each_cast = pytest.mark.parametrize("codec", CASTS.values(), ids=CASTS)
 anything = st.floats(width=32)
 ordinary = st.floats(-(2.0**100), 2.0**100, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-100)
 shapes = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9)
@@ -30,6 +31,13 @@ def nearest_bfloat16(x: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.where(np.isfinite(x), nearest, x)
 
 
+def largest_beside(x: NDArray[np.float32], codec: Codec) -> NDArray[np.float64]:
+    """The largest magnitude in the block of each element."""
+    size = np.abs(x.astype(np.float64)).reshape(-1)
+    blocks = np.pad(size, (0, -size.size % codec.block_numel)).reshape(-1, codec.block_numel)
+    return np.repeat(blocks.max(axis=1), codec.block_numel)[: size.size].reshape(x.shape)
+
+
 @given(arrays(np.float32, st.integers(0, 3000), elements=anything))
 def test_bf16_is_the_nearest_bfloat16(x: NDArray[np.float32]) -> None:
     bf16 = CODECS["bf16"]
@@ -42,7 +50,7 @@ def test_bf16_ties_go_to_even_and_large_values_to_infinity() -> None:
     assert [hex(w) for w in words] == ["0x3f80", "0x3f82", "0x3f81", "0x3f80", "0x7f7f", "0x7f80", "0xff80"]
 
 
-@each_codec
+@each_cast
 def test_every_nan_stays_nan_and_infinity_infinity(codec: Codec) -> None:
     nans = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32).view(np.float32)
     assert np.isnan(codec.decode(codec.encode(nans), nans.size)).all()
@@ -56,10 +64,10 @@ def test_any_shape_comes_back_within_the_stated_error(codec: Codec, x: NDArray[n
     payload = codec.encode(x)
     assert payload.dtype == np.uint8 and payload.shape == (codec.payload_bytes(x.size),)
     back = codec.decode(payload.tobytes(), x.size).reshape(x.shape)
-    assert (np.abs(back.astype(np.float64) - x) <= codec.relative_error * np.abs(x.astype(np.float64))).all()
+    assert (np.abs(back.astype(np.float64) - x) <= codec.relative_error * largest_beside(x, codec)).all()
 
 
-@each_codec
+@each_cast
 @given(x=arrays(np.float32, shapes, elements=anything))
 def test_encoding_again_changes_nothing(codec: Codec, x: NDArray[np.float32]) -> None:
     once = codec.decode(codec.encode(x), x.size)
@@ -85,11 +93,12 @@ def test_strided_input_and_odd_addresses(codec: Codec) -> None:
     payload = b"?" + codec.encode(x).tobytes()
     out = np.empty(24, np.float32)
     assert codec.decode(memoryview(payload)[1:], 24, out=out) is out
-    np.testing.assert_array_equal(out.reshape(6, 4), x)
+    np.testing.assert_array_equal(out, codec.decode(codec.encode(np.ascontiguousarray(x)), 24))
+    np.testing.assert_allclose(out.reshape(6, 4), x, atol=codec.relative_error * float(x.max()))
 
 
 @each_codec
-@pytest.mark.parametrize("numel", [0, 2, 4])
+@pytest.mark.parametrize("numel", [0, 200, 400])
 def test_refuses_a_payload_of_the_wrong_length(codec: Codec, numel: int) -> None:
     payload = codec.encode(np.zeros(3, np.float32))
     with pytest.raises(

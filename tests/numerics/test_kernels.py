@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gruppetto.numerics import kernels
 from gruppetto.numerics.accumulate import Accumulator
-from gruppetto.numerics.codec import CODECS, encode_difference
+from gruppetto.numerics.codec import CODECS, encode_difference, encode_with_rest
 from gruppetto.numerics.fragments import FragmentSpec, Piece
 from gruppetto.numerics.kernels import BLOCK, BLOCK_ERROR
 
@@ -17,6 +17,7 @@ COMPILED = (
     "decode",
     "encode",
     "encode_difference",
+    "encode_with_rest",
     "nesterov_step",
     "sgd_step",
     "sample_products",
@@ -57,6 +58,9 @@ def test_no_kind_of_caller_makes_a_kernel_compile_again() -> None:
         running = Accumulator(spec, ["rda"])
         payload = codec.encode(values.reshape(2, 3).T)
         encode_difference(values, values[::-1], codec)
+        if codec.keeps_rest:
+            encode_with_rest(values, values[::-1], None, codec, left=np.empty(6, np.float32))
+            encode_with_rest(values, values[::-1], values, codec, left=np.empty(6, np.float32))
         for form in (payload, payload.tobytes(), bytearray(payload), memoryview(payload), payload.tobytes() * 1):
             running.fold_encoded(form, codec, 2)
         running.fold_encoded(memoryview(b"?" + payload.tobytes())[1:], codec, 1.5)

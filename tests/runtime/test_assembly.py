@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gruppetto.errors import ProtocolError
 from gruppetto.numerics import CODECS, fragment
+from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.inspection import inspect
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.numerics.runs import Runs
@@ -33,7 +34,7 @@ def send(to: Assemblies[str], body: np.ndarray, runs: Runs, *, key: str = "a", s
 
 
 @given(
-    codec=st.sampled_from(sorted(CODECS)),
+    codec=st.sampled_from(sorted(CASTS)),
     owner=st.lists(st.integers(0, 3), min_size=SPEC.numel, max_size=SPEC.numel),
     order=st.permutations(range(4)),
     step=st.integers(1, 50),
@@ -80,6 +81,8 @@ def test_pieces_that_overlap_or_have_another_length_are_refused() -> None:
         send(to, body, Runs.of([(9, 30)]))
     with pytest.raises(ProtocolError, match="has 4 bytes, 5 are announced"):
         to.open("a", SPEC, Runs.of([(28, 30)]), 5, 0)
+    with pytest.raises(ProtocolError, match="in int4 comes whole"):
+        assemblies("int4").open("a", SPEC, Runs.of([(0, 30)]), 66, 0)
 
 
 def test_half_answers_are_bounded_and_go_when_nobody_wants_them() -> None:

@@ -19,7 +19,7 @@ from aiohttp import WSMsgType, web
 from gruppetto.errors import ProtocolError, Refused
 from gruppetto.numerics import CODECS, Fragmentation, Layout, TensorSpec, fragment
 from gruppetto.protocol import LearnerCore
-from gruppetto.protocol.actions import Apply, TakeSnapshot
+from gruppetto.protocol.actions import Apply, KeepRest, TakeSnapshot
 from gruppetto.protocol.events import Boundary, LearnerEvent, StepDone, StepStarted
 from gruppetto.protocol.messages import (
     Announcement,
@@ -209,6 +209,15 @@ class FourNumbers:
     def offer(self, answer: Answer) -> Offer:
         assert self.base is not None and self.copy is not None
         return Offer(answer=answer, base=self.base.hold(), theta=self.copy.hold())
+
+    def left(self, answer: Answer, rest: Lease) -> None:
+        raise AssertionError("casts leave nothing unsaid")
+
+    def keep_rest(self, action: KeepRest) -> None:
+        raise AssertionError(action)
+
+    def drop_rests(self) -> None:
+        raise AssertionError("there are none")
 
     def feed(self, event: LearnerEvent) -> None:
         """With the lock held."""

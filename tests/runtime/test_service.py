@@ -12,7 +12,7 @@ from gruppetto.errors import ProtocolError
 from gruppetto.numerics import synchronous_diloco
 from gruppetto.protocol.events import Boundary
 from gruppetto.protocol.messages import Answer, Progress, Refusal, RefusalReason, Rejection, RejectionReason
-from gruppetto.protocol.units import Fragment, LearnerId, Version
+from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.wire import CloseCode, HelloFrame, ProgressFrame
 from gruppetto.runtime.worker import ThreadWorker
 from gruppetto.trace.log import read_trace
@@ -242,6 +242,10 @@ def test_a_duplicate_is_dropped_and_the_first_one_counts(waiting):
     once, twice = np.full(4, 1, np.float32), np.full(4, 100, np.float32)
     assert a.link.contribute(answer(a), "fp32", once.view(np.uint8)) == "taken"
     assert a.link.contribute(answer(a), "fp32", twice.view(np.uint8)) == "dropped"
+    younger = answer(a, tokens=answer(a).tokens - 1)
+    assert w.service.tokens_taken(younger) == answer(a).tokens, "it is told which one is in"
+    others = answer(b), answer(a, round=Round(2)), answer(a, epoch=Epoch(9)), answer(a, incarnation=Incarnation(7))
+    assert [w.service.tokens_taken(other) for other in others] == [0, 0, 0, 0]
     assert b.link.contribute(answer(b), "fp32", once.view(np.uint8)) == "taken"
     # η = 0.4, μ = 0.9 from rest: Θ = −0.4 · 1.9 · Δ
     assert np.allclose(w.theta(), -0.76)

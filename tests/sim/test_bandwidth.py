@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gruppetto.errors import SettingError
+from gruppetto.numerics.codec import CODECS
 from gruppetto.sim.bandwidth import BITS, METHODS, Traffic, demand, needed_gbit_s
 
 PAPER = Traffic(parameters=5_000_000_000, sync_period=48, num_fragments=48)
@@ -22,6 +23,10 @@ TRAFFIC = st.builds(
     st.integers(3, 200),
     st.sampled_from(sorted(BITS)),
 )
+
+
+def test_bits_are_those_of_the_codecs() -> None:
+    assert {name: codec.bits for name, codec in CODECS.items()} == BITS
 
 
 def test_the_papers_row_at_a_step_of_one_second() -> None:
@@ -61,7 +66,7 @@ def test_fewer_bits_need_less_in_proportion(traffic: Traffic) -> None:
     from dataclasses import replace
 
     full, quarter = replace(traffic, codec="bf16"), replace(traffic, codec="int4")
-    assert needed_gbit_s("decoupled", full) == pytest.approx(4 * needed_gbit_s("decoupled", quarter), rel=1e-3)
+    assert needed_gbit_s("decoupled", full) == pytest.approx(16 / 4.125 * needed_gbit_s("decoupled", quarter), rel=1e-3)
 
 
 @pytest.mark.parametrize(

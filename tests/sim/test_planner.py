@@ -173,3 +173,12 @@ def test_what_cannot_be_done_is_said(changed: dict[str, float], says: str) -> No
 def test_an_impossible_cluster_is_refused(changed: dict[str, float]) -> None:
     with pytest.raises(SettingError):
         replace(PAPER, **changed)  # type: ignore[arg-type]
+
+
+def test_only_learners_of_one_rank_answer_in_blocks() -> None:
+    """Ranks share an answer out element by element."""
+    found = {}
+    for chips in (4, 64):
+        cluster = Cluster(chips=chips, parameters=1_000_000_000, step_s=0.4, gbit_s=1.0, sites=4, mtbi_s=math.inf)
+        found[chips] = {priced.choice.uplink for priced in ranked(cluster, learners=[4])}
+    assert found == {4: {"fp32", "bf16", "int8", "int4"}, 64: {"fp32", "bf16"}}

@@ -34,6 +34,7 @@ def fault(at_s: float, kind: MishapKind, who: str, lasts_s: float, **dials: floa
 
 
 EVERYTHING = VirtualSetting(
+    uplink="int4",  # what it leaves unsaid is to be saved, and lost, too
     step_s=(1.0, 1.18, 0.9, 1.3),
     latency_s=0.05,
     persist_s=0.02,

@@ -19,17 +19,24 @@ from gruppetto.protocol.learner import LearnerState
 from gruppetto.protocol.units import NEVER, UNBORN, Epoch, Incarnation, Round, Version
 from gruppetto.runtime.wire import MAX_COUNT, is_name
 
-__all__ = ["FORMAT", "from_state_dict", "to_state_dict"]
+__all__ = ["FORMAT", "from_state_dict", "rests_of", "to_state_dict"]
 
 FORMAT = 1
 BASE = "base."
 """Before the name of a parameter: its base, float32, in the parameter's shape."""
+REST = "rest."
+"""Before the name of a parameter: what encodings have left unsaid of it and is owed; of all, or of none."""
 
 _WHERE = "Learner.load_state_dict"
 
 
 def to_state_dict(
-    state: LearnerState, *, layout_hash: str, cut_hash: str, bases: Mapping[str, Tensor]
+    state: LearnerState,
+    *,
+    layout_hash: str,
+    cut_hash: str,
+    bases: Mapping[str, Tensor],
+    rests: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """Everything that a learner has to remember."""
     counters = {field.name: getattr(state, field.name) for field in fields(state)}
@@ -39,7 +46,20 @@ def to_state_dict(
         "cut_hash": cut_hash,
         "core": json.dumps(counters),
         **{BASE + name: base for name, base in bases.items()},
+        **{REST + name: rest for name, rest in (rests or {}).items()},
     }
+
+
+def rests_of(plain: Mapping[str, Any], layout: Layout) -> dict[str, Tensor]:
+    """What is owed, by parameter name; nothing if there is none. Raises :class:`StateError`."""
+    rests = {t.name: plain[REST + t.name] for t in layout.tensors if REST + t.name in plain}
+    if rests and any(t.name not in rests or tuple(rests[t.name].shape) != t.shape for t in layout.tensors):
+        raise StateError(
+            "what it owes is incomplete, or of another shape",
+            where=_WHERE,
+            fix="load what Learner.state_dict gave, unchanged",
+        )
+    return rests
 
 
 def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerState, str, dict[str, Tensor]]:

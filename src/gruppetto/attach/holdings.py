@@ -17,14 +17,17 @@ from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.snapshot import Snapshots, pool_for
 from gruppetto.errors import StateError
 from gruppetto.numerics.fragments import Fragmentation
-from gruppetto.protocol.actions import Apply
+from gruppetto.protocol.actions import Apply, KeepRest
 from gruppetto.protocol.messages import Answer, ApplyMode
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.units import Fragment, Round, Version
 from gruppetto.runtime.backlog import Offer
 from gruppetto.runtime.leases import Lease, LeasePool
 from gruppetto.runtime.transfers import Share
 
 __all__ = ["Holdings"]
+
+MOST_LEFT = 2
+"""Rests of one fragment that wait for a verdict: of the contribution that may have counted, and of one sent since."""
 
 
 class Holdings:
@@ -46,6 +49,11 @@ class Holdings:
         self._arrived: dict[Fragment, tuple[Version, Lease]] = {}
         self._sent: dict[Fragment, Lease] = {}
         self._keep_sent = False
+        self._rests: dict[Fragment, Lease] = {}
+        """What encodings have left unsaid of contributions that counted, and is owed: four bytes an element at most."""
+        self._left: dict[Fragment, dict[tuple[Round, int], Lease]] = {}
+        """What is left of those sent, by round and tokens."""
+        self._restored_rests: Mapping[str, Tensor] = {}
 
     # ── for the network side (see runtime.client.Tensors) ────────────────────────────────────────────────────────
 
@@ -67,6 +75,7 @@ class Holdings:
                 self.model.pack(self._restored, fragment, lease.values)
                 self._bases[fragment] = lease
             self._restored = {}
+        self._cut_rests()
 
     def lend(self, fragment: Fragment) -> Lease:
         """Room for one fragment. Needs no lock."""
@@ -104,7 +113,33 @@ class Holdings:
         if self._keep_sent:
             self._release_sent(answer.fragment)
             self._sent[answer.fragment] = theta.hold()
-        return Offer(answer=answer, base=base.hold(), theta=theta.hold())
+        rest = self._rests.get(answer.fragment)
+        return Offer(answer=answer, base=base.hold(), theta=theta.hold(), rest=None if rest is None else rest.hold())
+
+    def left(self, answer: Answer, rest: Lease) -> None:
+        """Keep what the encoding of a contribution leaves unsaid until it is known whether it has counted."""
+        waiting = self._left.setdefault(answer.fragment, {})
+        again = waiting.pop((answer.round, answer.tokens), None)
+        if again is not None:
+            again.release()
+        waiting[answer.round, answer.tokens] = rest
+        while len(waiting) > MOST_LEFT:
+            waiting.pop(next(iter(waiting))).release()
+
+    def keep_rest(self, action: KeepRest) -> None:
+        """Its rest takes the place of the one before; what else was left of this fragment counts no more."""
+        waiting = self._left.pop(action.fragment, {})
+        kept = waiting.pop((action.round, action.tokens), None)
+        if kept is not None:
+            self._put_rest(action.fragment, kept)
+        for lease in waiting.values():
+            lease.release()
+
+    def drop_rests(self) -> None:
+        """Nothing is owed, and nothing waits."""
+        for lease in (*self._rests.values(), *(lease for each in self._left.values() for lease in each.values())):
+            lease.release()
+        self._rests, self._left, self._restored_rests = {}, {}, {}
 
     # ── for the training thread ──────────────────────────────────────────────────────────────────────────────────
 
@@ -168,12 +203,11 @@ class Holdings:
     def vectors(self) -> dict[str, Tensor]:
         """A copy of everything that is held, by kind and fragment: for a world that stands still, and is written."""
         assert self._snapshots is not None and not self._arrived
-        kinds = {"base": self._bases, "snapshot": self._snapshots.held(), "sent": self._sent}
-        return {
-            f"{kind}.{fragment}": torch.from_numpy(lease.values.copy())
-            for kind, leases in kinds.items()
-            for fragment, lease in leases.items()
-        }
+        kinds = {"base": self._bases, "snapshot": self._snapshots.held(), "sent": self._sent, "rest": self._rests}
+        named = {f"{kind}.{p}": lease for kind, leases in kinds.items() for p, lease in leases.items()}
+        for p, waiting in self._left.items():
+            named |= {f"left.{p}.{round}.{tokens}": lease for (round, tokens), lease in waiting.items()}
+        return {name: torch.from_numpy(lease.values.copy()) for name, lease in named.items()}
 
     def put_vectors(self, vectors: Mapping[str, Tensor]) -> None:
         """Take what :meth:`vectors` gave, in place of everything that is held."""
@@ -181,18 +215,24 @@ class Holdings:
         for lease in (*self._bases.values(), *self._sent.values()):
             lease.release()
         self._snapshots.drop()
+        self.drop_rests()
         self._bases, self._sent = {}, {}
         for name, values in sorted(vectors.items()):
-            kind, _, number = name.partition(".")
-            lease = self.lend(Fragment(int(number)))
+            kind, number, *which = name.split(".")
+            fragment = Fragment(int(number))
+            lease = self.lend(fragment)
             lease.values[:] = values.numpy()
             match kind:
                 case "base":
-                    self._bases[Fragment(int(number))] = lease
+                    self._bases[fragment] = lease
                 case "sent":
-                    self._sent[Fragment(int(number))] = lease
+                    self._sent[fragment] = lease
+                case "rest":
+                    self._rests[fragment] = lease
+                case "left":
+                    self._left.setdefault(fragment, {})[Round(int(which[0])), int(which[1])] = lease
                 case _:
-                    self._snapshots.put(int(number), lease)
+                    self._snapshots.put(fragment, lease)
 
     def bases_by_name(self) -> dict[str, Tensor]:
         """A copy of all bases, by parameter name and in its shape, float32; zeros for what has never arrived. Those of
@@ -204,10 +244,20 @@ class Holdings:
             self.model.unpack(bases, fragment, lease.values)
         return self.model.to_global(bases)
 
-    def restore(self, bases: Mapping[str, Tensor], fragmentation_hash: str) -> None:
-        """Take bases from a checkpoint; they are cut when the syncer has said how. Copies them."""
-        local = self.model.to_local({name: values.detach() for name, values in bases.items()})
-        self._restored = {name: values.to("cpu", torch.float32, copy=True) for name, values in local.items()}
+    def rests_by_name(self) -> dict[str, Tensor]:
+        """A copy of what is owed, likewise; nothing at all if nothing is."""
+        if not self._rests:
+            return self.model.to_global({name: values.clone() for name, values in self._restored_rests.items()})
+        rests = self.model.empty_bases()
+        for fragment, lease in self._rests.items():
+            self.model.unpack(rests, fragment, lease.values)
+        return self.model.to_global(rests)
+
+    def restore(
+        self, bases: Mapping[str, Tensor], fragmentation_hash: str, rests: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Take bases, and what is owed, from a checkpoint; they are cut when the syncer has said how. Copies them."""
+        self._restored, self._restored_rests = self._local_copy(bases), self._local_copy(rests or {})
         self._restored_cut = fragmentation_hash
 
     @property
@@ -220,6 +270,24 @@ class Holdings:
 
     def _all(self) -> list[Fragment]:
         return [Fragment(p) for p in range(self.model.num_fragments)]
+
+    def _cut_rests(self) -> None:
+        if self._restored_rests:
+            for fragment in self._all():
+                lease = self.lend(fragment)
+                self.model.pack(self._restored_rests, fragment, lease.values)
+                self._put_rest(fragment, lease)
+            self._restored_rests = {}
+
+    def _put_rest(self, fragment: Fragment, rest: Lease) -> None:
+        before = self._rests.pop(fragment, None)
+        if before is not None:
+            before.release()
+        self._rests[fragment] = rest
+
+    def _local_copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        local = self.model.to_local({name: values.detach() for name, values in tensors.items()})
+        return {name: values.to("cpu", torch.float32, copy=True) for name, values in local.items()}
 
     def _release_sent(self, fragment: Fragment) -> None:
         sent = self._sent.pop(fragment, None)

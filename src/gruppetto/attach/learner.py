@@ -19,7 +19,7 @@ from torch import nn
 
 from gruppetto import __version__
 from gruppetto.attach.beginning import Beginning
-from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
+from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.counting import StepCounts, whole_number
 from gruppetto.attach.entering import Entering
@@ -42,6 +42,7 @@ from gruppetto.attach.view import LearnerView
 from gruppetto.attach.watching import Watch
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
+from gruppetto.numerics.codec import CASTS
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
@@ -281,9 +282,11 @@ class Learner(LearnerView):
         try:
             self._notice.listen()
             self._client.start()
-            warm()  # compiled loops are loaded while the connection is made, not in the first step
+            warm(CASTS)  # compiled loops are loaded while the connection is made, not in the first step
             if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
+            if self._client.welcome is not None:
+                warm({self._client.welcome.uplink} - set(CASTS))
             self._hooks = StepHooks(
                 self._model, self._optimizer, forward=self._on_forward, before=self._before_step, after=self.step
             )
@@ -611,6 +614,7 @@ class Learner(LearnerView):
                 layout_hash=self._layout_hash,
                 cut_hash=self._holdings.cut_hash,
                 bases=self._holdings.bases_by_name(),
+                rests=self._holdings.rests_by_name(),
             )
 
     def _state(self) -> LearnerState:
@@ -629,9 +633,12 @@ class Learner(LearnerView):
         """
         if self._entered:
             raise StateError("already attached", where="Learner.load_state_dict", fix="load before the with block")
-        state, cut_hash, bases = from_state_dict(state_dict, self._holdings.model.layout)
+        layout = self._holdings.model.layout
+        state, cut_hash, bases = from_state_dict(state_dict, layout)
+        # What an earlier life owed belongs to an account that is closed.
+        rests = rests_of(state_dict, layout) if same_life else {}
         if state.fragments and all(version >= 0 for version, _, _ in state.fragments):
             self._core.restore(state, same_life=same_life)
             if not same_life:
                 self._note_beginning(RecoveryNote(source=Source.CHECKPOINT.value))
-            self._holdings.restore(bases, cut_hash)
+            self._holdings.restore(bases, cut_hash, rests)

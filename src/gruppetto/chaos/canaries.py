@@ -55,6 +55,7 @@ from gruppetto.chaos.wrong_recoveries import (
     ReusesAnUnseenRound,
     TakesOverWithoutAFence,
 )
+from gruppetto.chaos.wrong_rests import ForgetsItsRests, KeepsARestTooSoon
 from gruppetto.chaos.wrong_stops import GoesWithoutAWord, SavesAHalfMergedRound
 from gruppetto.chaos.wrong_syncers import (
     AsksForWeightsAgain,
@@ -213,5 +214,7 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(ForgetsWhoDeparted, "names-add-up", within=200),
     _syncer(NamesWhoeverWasHere, "departed-are-one-sum", within=200),
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
+    _learner(ForgetsItsRests, "rests-are-said-once", within=20),
+    _learner(KeepsARestTooSoon, "rests-are-said-once", within=400),
 )
 """Every wrong core, with the invariants that tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gruppetto.chaos.cut import Part
@@ -12,7 +13,17 @@ from gruppetto.chaos.network import Road, Wire
 from gruppetto.chaos.plan import LONGEST_PAUSE_S, LearnerPlan
 from gruppetto.chaos.record import Checkpoint
 from gruppetto.chaos.truth import Batch, Cargo, Content, Work
-from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Recover, SaveState, Seed, TakeSnapshot
+from gruppetto.protocol.actions import (
+    Apply,
+    DropRests,
+    KeepRest,
+    LearnerAction,
+    Pull,
+    Recover,
+    SaveState,
+    Seed,
+    TakeSnapshot,
+)
 from gruppetto.protocol.events import (
     Arrived,
     Boundary,
@@ -23,6 +34,7 @@ from gruppetto.protocol.events import (
     StateSaved,
     StepDone,
     StepStarted,
+    Taken,
 )
 from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress, Refusal
 from gruppetto.protocol.state import LearnerState
@@ -107,12 +119,17 @@ class LearnerProcess:
         self._batches: dict[Fragment, list[Batch]] = {}
         self._snapshots: dict[Fragment, Work] = {}
         self._sent: dict[Fragment, Work] = {}
+        self._rests: dict[Fragment, int] = {}
+        """Whose rest is owed, by the number of the snapshot."""
+        self._left: dict[Fragment, dict[tuple[int, int], int]] = {}
+        """What is left of those sent, by round and tokens."""
         self.giver = Giver(self)
         self.search: Search | None = None
         self._own = own
         if checkpoint is not None:
             self.core.restore(checkpoint.state, same_life=same_life)
             self._bases = dict(checkpoint.bases)
+            self._rests = dict(checkpoint.rests) if same_life else {}
             self._batches = {p: list(batches) for p, batches in checkpoint.batches.items()}
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
@@ -296,6 +313,12 @@ class LearnerProcess:
                 self.search.begin()
             case Apply():
                 self._apply(action)
+            case KeepRest():
+                kept = self._left.pop(action.fragment, {}).get((action.round, action.tokens))
+                if kept is not None:
+                    self._rests[action.fragment] = kept
+            case DropRests():
+                self._rests, self._left = {}, {}
             case TakeSnapshot():
                 self._snapshots = {p: self._work(p) for p in action.fragments}
             case _:
@@ -334,7 +357,7 @@ class LearnerProcess:
 
     def _saved(self, state: LearnerState) -> Checkpoint:
         held = {p: tuple(batches) for p, batches in self._batches.items()}
-        return Checkpoint(state=state, bases=dict(self._bases), batches=held)
+        return Checkpoint(state=state, bases=dict(self._bases), batches=held, rests=dict(self._rests))
 
     def _save_part(self, action: SaveState) -> None:
         """Copied now, written in the background."""
@@ -365,6 +388,7 @@ class LearnerProcess:
         base = self._bases[fragment]
         return Work(
             session=self.core.session,
+            number=self.world.new_number(),
             base=base.number,
             base_version=base.version,
             batches=tuple(self._batches[fragment]),
@@ -390,6 +414,8 @@ class LearnerProcess:
         work = self._snapshots.get(answer.fragment)
         self.world.watch.offered(self, answer, work, self._bases[answer.fragment])
         assert work is not None
+        life = (answer.epoch, answer.incarnation)
+        work = replace(work, life=life, owes=self._rests.get(answer.fragment, 0), at=self.world.engine.now)
         self._sent[answer.fragment] = work
         self.backlog.offer(Offer(answer=answer, base=Cargo(None), theta=Cargo(work)))
 
@@ -441,25 +467,40 @@ class LearnerProcess:
         self._uploading += 1
         self.record.contributed.append((answer, work))
         connection, at = self._connections, self._at()
+        self._left.setdefault(answer.fragment, {})[answer.round, answer.tokens] = work.number
+        tokens = 0
+
+        def contribute() -> None:
+            nonlocal tokens
+            tokens = self.world.contribute(answer, work, at)
+
+        def delivered() -> None:
+            if connection == self._connections:
+                self._uploaded(answer, tokens)
 
         def send() -> None:
             if connection != self._connections:
                 return
             if self.core.newest_round >= answer.round or self.core.epoch != answer.epoch:
-                self._uploaded()
+                self._uploaded(answer, 0)
                 return
             self.road.carry(
-                lambda: self.world.contribute(answer, work, at),
-                delivered=lambda: self.awake(lambda: self._uploaded() if connection == self._connections else None),
+                contribute,
+                delivered=lambda: self.awake(delivered),
                 lost=lambda: self.later(FIRST_PAUSE_S, send),
                 may_repeat=True,
             )
 
         send()
 
-    def _uploaded(self) -> None:
+    def _uploaded(self, answer: Answer, tokens: int) -> None:
+        """``tokens``: those of the contribution that is in, by the syncer's reply."""
         self._uploading -= 1
         self.backlog.uploaded()
+        if tokens:
+            number = self._left.get(answer.fragment, {}).get((answer.round, tokens), 0)
+            self.world.watch.told_of(number)
+            self._feed(Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens))
         self._pump()
 
     def _download(self, wire: Wire, fragment: Fragment, version: Version) -> None:

@@ -62,6 +62,7 @@ WORLD_INVARIANTS = {
     "only-finite": "nothing that is not finite is merged",
     "progress-resumes": "when all faults have ended, rounds close, and everybody takes part and gets the results",
     "resumed-lives-go-on": "a learner that is resumed with the whole run goes on in the life that it was saved in",
+    "rests-are-said-once": "what an encoding leaves unsaid is said with the next contribution, if it has counted",
     "rightly-refused": "only a superseded process, a finished run or a full one turns a learner away",
     "seeded-once": "nobody is asked for initial weights once there are durable ones",
     "settled": "the books of a finished run have nothing open",
@@ -109,6 +110,10 @@ class Watch:
         self._folds: dict[tuple[int, Fragment], int] = {}
         self._stopped: dict[int, tuple[Round, tuple[Version, ...]]] = {}
         """By epoch: what a life had published that was stopped in good order, if it had weights."""
+        self._told: dict[int, float] = {}
+        """When a learner was told that a contribution of it is in, by its number."""
+        self._merged = {0}
+        """The numbers of all contributions that were ever merged; 0 is nobody's."""
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -224,10 +229,32 @@ class Watch:
         """An outer step is about to make a new value of ``base``."""
         merged = set(base.batches)
         for work in parts:
+            self._owes_rightly(work, base)
+            self._merged.add(work.number)
             for batch in work.batches:
                 key = (batch.slot, batch.number)
                 _demand(key not in merged, "batch-merged-once", lambda key=key: f"{key} again into {base}")
                 merged.add(key)
+
+    def told_of(self, number: int) -> None:
+        """A learner hears that the contribution of this number is in."""
+        self._told.setdefault(number, self.world.engine.now)
+
+    def _owes_rightly(self, work: Work, base: Content) -> None:
+        """``work`` says the rest of the one before it that is in ``base``, if it could know that it is; else the rest
+        that was owed then. Which one that is, nobody can tell after a new life of the syncer."""
+        never = work.owes not in self._merged
+        _demand(not never, "rests-are-said-once", lambda: f"{work} owes the rest of what was never merged")
+        value: Content | None = base
+        before: Work | None = None
+        while value is not None and before is None:
+            before = next((w for w in value.parts if (w.session, w.life[1]) == (work.session, work.life[1])), None)
+            value = value.base
+        if before is None or before.life[0] != work.life[0]:
+            return
+        told = self._told.get(before.number, float("inf"))
+        rightly = ({before.number} if told <= work.at else set()) | ({before.owes} if told >= work.at else set())
+        _demand(work.owes in rightly, "rests-are-said-once", lambda: f"{work} owes one of {rightly}, told at {told}")
 
     def published(self, syncer: SyncerProcess, content: Content) -> None:
         """A value can be pulled from now on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gruppetto.chaos.truth import Batch, Content, Work
 from gruppetto.protocol.learner import LearnerState
@@ -26,6 +26,8 @@ class Checkpoint:
     state: LearnerState
     bases: Mapping[Fragment, Content]
     batches: Mapping[Fragment, tuple[Batch, ...]]
+    rests: Mapping[Fragment, int] = field(default_factory=dict)
+    """Whose rest is owed."""
 
 
 class Record:

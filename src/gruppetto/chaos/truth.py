@@ -40,6 +40,14 @@ class Work:
     """How many times too long its first piece is."""
     cosine: float = 0.3
     """Against the momentum."""
+    number: int = 0
+    """Of the snapshot: no two have the same. Its encoding leaves a rest, which goes by this number too."""
+    life: tuple[int, int] = (0, 0)
+    """The epoch and the incarnation in which it was offered."""
+    owes: int = 0
+    """Whose rest is said with it; 0: nobody's."""
+    at: float = 0.0
+    """When it was offered."""
 
     @property
     def tokens(self) -> int:

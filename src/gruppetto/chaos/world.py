@@ -128,15 +128,20 @@ class World:
         if syncer is not None:
             syncer.feed(event)
 
-    def contribute(self, answer: Answer, work: Work, at: SyncerProcess | None = None) -> None:
+    def contribute(self, answer: Answer, work: Work, at: SyncerProcess | None = None) -> int:
+        """Whose contribution of this learner is in that round then, by its tokens; 0: none is."""
         syncer = self._at(at)
         if syncer is None or syncer.over:
-            return
+            return 0
         before = dict(syncer.core.rejected) if self._recovery is not None else {}
         syncer.contribute(answer, work)
         if self._recovery is not None and syncer is self.syncer:
             after = syncer.core.rejected
             self._recovery.heard(answer, next((why for why in after if after[why] != before.get(why, 0)), None))
+        return syncer.core.tokens_taken(answer) if syncer.alive else 0
+
+    def _say_again(self, answer: Answer, work: Work) -> None:
+        self.contribute(answer, work)
 
     def seed(self, learner: LearnerId, incarnation: Incarnation, at: SyncerProcess | None = None) -> None:
         syncer = self._at(at)
@@ -288,7 +293,7 @@ class World:
             case FaultKind.REPLAY:
                 for life in process.record.lives():
                     for answer, work in life.contributed:
-                        process.road.carry(partial(self.contribute, answer, work))
+                        process.road.carry(partial(self._say_again, answer, work))
             case FaultKind.GHOST:
                 self._haunt(process)
             case _:

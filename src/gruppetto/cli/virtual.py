@@ -103,6 +103,7 @@ def ride_virtually(
     """Run it in a fresh directory, then its rivals, and write the report."""
     import torch
 
+    from gruppetto.numerics.codec import CODECS
     from gruppetto.train.data import open_data
     from gruppetto.train.model import build, num_parameters
     from gruppetto.train.virtual import train_virtually
@@ -115,7 +116,8 @@ def ride_virtually(
     numel = num_parameters(build(config.train.model, data.tokenizer.vocab_size))
     learners = config.protocol.num_learners + len(asked.virtual.guests)
     keeps = config.train.checkpoint_every_rounds > 0
-    taken = memory_bytes(numel, config.protocol, learners=learners, keeps=keeps)
+    rests = CODECS[config.codec.uplink].keeps_rest
+    taken = memory_bytes(numel, config.protocol, learners=learners, keeps=keeps, rests=rests)
     print(f"{learners} learners of {numel:,} parameters: about {taken / 2**20:,.0f} MiB of tensors", file=sys.stderr)
     with TraceWriter(directory / TRACE, {"virtual": True}) as trace:
         progress = _Progress("decoupled", config.rounds)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
@@ -119,13 +119,18 @@ class CodecChoice:
     """``[codec]``: contributions travel as ``uplink``, global fragments as ``downlink``."""
 
     uplink: str = "bf16"
+    """``fp32``, ``bf16``, or with a scale for each block of 128 elements ``int8`` (8.125 bits an element), ``int4`` or
+    ``fp4-e3m0`` (4.125 bits). With a scale, what a contribution leaves unsaid is kept by its learner, four bytes an
+    element, and said with the next one."""
     downlink: str = "fp32"
+    """``fp32`` or ``bf16``. In bf16 learners train from rounded weights."""
 
     def __post_init__(self) -> None:
-        for name in ("uplink", "downlink"):
-            if getattr(self, name) not in CODECS:
+        for name, known in (("uplink", CODECS), ("downlink", CASTS)):
+            if getattr(self, name) not in known:
+                found, why = getattr(self, name), ", which is for differences" if getattr(self, name) in CODECS else ""
                 raise SettingError(
-                    f"is {getattr(self, name)!r}", where=f"codec.{name}", fix=f"use one of {', '.join(sorted(CODECS))}"
+                    f"is {found!r}{why}", where=f"codec.{name}", fix=f"use one of {', '.join(sorted(known))}"
                 )
 
 

@@ -94,7 +94,7 @@ def measure_machine(
 
 def measure_merge(clock: Clock) -> tuple[float, float]:
     """Elements a second of folding one answer with its inspection, and of the outer step with its copies."""
-    warm()
+    warm({"bf16"})
     layout = Layout(tensors=tuple(TensorSpec(name=f"w{i}", shape=(ROW, ROW), dtype="float32") for i in range(4)))
     spec = fragment(layout, 1).fragments[0]
     merge = Accumulator(spec, [rule_for(p.name, (ROW, ROW)) for p in spec.pieces])

@@ -10,6 +10,7 @@ codec            how values become bytes
 inspection       norms and the finite check, chunk by chunk, before anything is folded
 accumulate       the merge as it runs: fold by fold, then one fused outer step
 kernels          the compiled loops under codec, inspection and accumulate
+words            what a word of a payload means, one element or a block of them
 oracle           textbook synchronous DiLoCo, which the tests measure the rest against
 ===============  ====================================================================================
 
@@ -19,7 +20,7 @@ Read merge and outer first; accumulate is the same in streaming form.
 from __future__ import annotations
 
 from gruppetto.numerics.accumulate import Accumulator, FoldStats, StepStats
-from gruppetto.numerics.codec import CODECS, Codec, encode_difference
+from gruppetto.numerics.codec import CODECS, Codec, encode_difference, encode_with_rest
 from gruppetto.numerics.fragments import FRAGMENTERS, Fragmentation, FragmentSpec, Piece, fragment
 from gruppetto.numerics.inspection import ChunkInspector, Inspection, inspect
 from gruppetto.numerics.kernels import warm
@@ -49,6 +50,7 @@ __all__ = [
     "TensorSpec",
     "choose_outer",
     "encode_difference",
+    "encode_with_rest",
     "first_difference",
     "fragment",
     "inspect",

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,13 +222,13 @@ class Accumulator:
 
     def _start(
         self,
-        words: NDArray[np.generic],
+        words: Any,
         norm: NDArray[np.float64],
         shrunk: NDArray[np.float64],
         weight: float,
     ) -> None:
         """The first gradient is kept as it is, but for caps: a round of one learner passes it on bit for bit."""
-        kernels.decode(words, self._total)
+        kernels.decode(words, 0, self._total)
         for p in np.flatnonzero(shrunk < 1):
             self._total[self._starts[p] : self._stops[p]] *= np.float32(shrunk[p])
         for p in np.flatnonzero(self._keeps_plain):
@@ -238,7 +239,7 @@ class Accumulator:
 
     def _add(
         self,
-        words: NDArray[np.generic],
+        words: Any,
         norm: NDArray[np.float64],
         counted: NDArray[np.float64],
         shrunk: NDArray[np.float64],
@@ -267,9 +268,7 @@ class Accumulator:
         self._radius += weight * counted
         self._relative_weight += weight
 
-    def _remember(
-        self, words: NDArray[np.generic], counted: NDArray[np.float64], shrunk: NDArray[np.float64], weight: float
-    ) -> None:
+    def _remember(self, words: Any, counted: NDArray[np.float64], shrunk: NDArray[np.float64], weight: float) -> None:
         """What the rules need that look at all contributions at the end."""
         if self._gathers or self._is_clipped.any():
             self._weights.append(weight)
@@ -277,7 +276,7 @@ class Accumulator:
             self._norms.append(counted)
         for p in self._gathers:
             values = np.empty(self._stops[p] - self._starts[p], np.float32)
-            kernels.decode(words[self._starts[p] : self._stops[p]], values)
+            kernels.decode(words, int(self._starts[p]), values)
             if shrunk[p] < 1:
                 values *= np.float32(shrunk[p])
             self._gathered[p].append(values)

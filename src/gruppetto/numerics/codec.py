@@ -1,18 +1,25 @@
 """How float32 values become bytes on the wire and back.
 
-A codec is one row of :data:`CODECS`. Its payload is a run of words in little-endian order; how a word turns
-into float32 is compiled (:mod:`gruppetto.numerics.kernels`), so that norms, folding and differences read
-and write payloads directly. To add one, give it a word type, a branch in the kernels, and a row here: the
-tests run over rows.
+A codec is one row of :data:`CODECS`. Its payload is a run of words in little-endian order: a word is one element, or a
+block of them behind a scale (:mod:`gruppetto.numerics.words` draws them). How words turn into float32 is compiled, so
+that norms, folding and differences read and write payloads directly. To add one, give it a type of words there,
+bodies in :mod:`gruppetto.numerics.kernels`, and a row here: the tests run over rows.
+
+Codecs of blocks lose enough to be worth remembering: :func:`encode_with_rest` gives what a payload leaves unsaid, for
+the next one to say (error feedback). Blocks know nothing of tensors: at the seam of two, both share a scale.
 
 >>> import numpy as np
 >>> payload = CODECS["bf16"].encode(np.float32([1.0, 1e-3, float("inf")]))
 >>> payload.nbytes, CODECS["bf16"].decode(payload, 3).round(4)
 (6, array([1.   , 0.001,   inf], dtype=float32))
+>>> payload = CODECS["int4"].encode(np.float32([7.0, -2.4, 0.2]))
+>>> payload.nbytes, CODECS["int4"].decode(payload, 3)
+(66, array([ 7., -2.,  0.], dtype=float32))
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +29,9 @@ from numpy.typing import NDArray
 from gruppetto.errors import ProtocolError
 from gruppetto.numerics import kernels
 from gruppetto.numerics.kernels import Float32
+from gruppetto.numerics.words import GROUP, HALF, SCALE_BYTES, Fp4, Int4, Int8
 
-__all__ = ["CODECS", "Buffer", "Codec", "encode_difference"]
+__all__ = ["CASTS", "CODECS", "Buffer", "Codec", "encode_difference", "encode_with_rest"]
 
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 """Anything whose bytes can be looked at without a copy."""
@@ -33,38 +41,44 @@ Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 class Codec:
     """One way to write a flat vector.
 
-    ``word`` is the numpy type of one payload word, one element each. ``relative_error`` bounds |decoded −
-    x| / |x| for normal numbers within the range of the encoding; NaN and infinity always survive.
+    ``word_bytes`` hold ``block_numel`` elements, the last of them perhaps fewer; ``to_words`` sees bytes as words.
+    ``relative_error`` bounds |decoded − x| by the largest magnitude of x's block (in the normal range, above 2⁻¹⁰⁰ for
+    blocks). Where x is NaN or infinite, its whole block is not finite. ``keeps_rest``: an encoding of which what is
+    left unsaid has to be said later.
     """
 
     name: str
-    word: str
+    word_bytes: int
     relative_error: float
-
-    @property
-    def word_bytes(self) -> int:
-        return np.dtype(self.word).itemsize
+    to_words: Callable[[NDArray[np.uint8]], Any]
+    block_numel: int = 1
+    keeps_rest: bool = False
 
     def payload_bytes(self, numel: int) -> int:
-        """The exact length of the payload of ``numel`` values."""
-        return numel * self.word_bytes
+        """The exact length of the payload of ``numel`` values, scales included."""
+        return -(-numel // self.block_numel) * self.word_bytes
+
+    @property
+    def bits(self) -> float:
+        """Bits of one element of a long vector, scales included."""
+        return 8 * self.word_bytes / self.block_numel
 
     def encode(self, values: Float32) -> NDArray[np.uint8]:
         """The payload of values of any shape, row by row."""
         flat = _flat(values)
-        words = np.empty(flat.shape, self.word)
-        kernels.encode(flat, words)
-        return words.view(np.uint8)
+        payload = np.empty(self.payload_bytes(flat.size), np.uint8)
+        kernels.encode(flat, self.to_words(payload))
+        return payload
 
     def decode(self, payload: Buffer, numel: int, out: Float32 | None = None) -> Float32:
         """The ``numel`` values that a payload holds, in ``out`` if given. Raises as :meth:`words` does."""
         values = np.empty(numel, np.float32) if out is None else out
         assert values.shape == (numel,)
-        kernels.decode(self.words(payload, numel), values)
+        kernels.decode(self.words(payload, numel), 0, values)
         return values
 
-    def words(self, payload: Buffer, numel: int) -> NDArray[Any]:
-        """A read-only view of the payload as ``numel`` words, copied only if it lies at an odd address.
+    def words(self, payload: Buffer, numel: int) -> Any:
+        """A read-only view of the payload of ``numel`` values as words, copied only if it lies at an odd address.
 
         Raises :class:`ProtocolError` if the payload does not have exactly the right length.
         """
@@ -72,17 +86,53 @@ class Codec:
         if raw.nbytes != self.payload_bytes(numel):
             wanted = self.payload_bytes(numel)
             raise ProtocolError(f"{numel} values in {self.name} are {wanted} bytes, but {raw.nbytes} came")
-        words = raw.view(self.word)
-        return kernels.read_only(words if words.flags.aligned else words.copy())
+        if self.block_numel == 1 and raw.ctypes.data % self.word_bytes:
+            raw = raw.copy()
+        return self.to_words(kernels.read_only(raw))
 
 
-CODECS: dict[str, Codec] = {
+CASTS: dict[str, Codec] = {
     codec.name: codec
     for codec in (
-        Codec(name="fp32", word="<f4", relative_error=0.0),
-        Codec(name="bf16", word="<u2", relative_error=2.0**-8),
+        Codec(name="fp32", word_bytes=4, relative_error=0.0, to_words=lambda raw: raw.view("<f4")),
+        Codec(name="bf16", word_bytes=2, relative_error=2.0**-8, to_words=lambda raw: raw.view("<u2")),
     )
 }
+"""Every element for itself. What a cast has lost is not worth remembering, and values themselves can travel so."""
+
+_COARSER = 1 + 2.0**-7
+"""A scale rounded up to bfloat16 is larger by at most this factor."""
+
+CODECS: dict[str, Codec] = CASTS | {
+    codec.name: codec
+    for codec in (
+        Codec(
+            name="int8",
+            word_bytes=SCALE_BYTES + GROUP,
+            block_numel=GROUP,
+            relative_error=_COARSER / 254,
+            to_words=lambda raw: Int8(raw.reshape(-1, SCALE_BYTES + GROUP)),
+            keeps_rest=True,
+        ),
+        Codec(
+            name="int4",
+            word_bytes=SCALE_BYTES + HALF,
+            block_numel=GROUP,
+            relative_error=_COARSER / 14,
+            to_words=lambda raw: Int4(raw.reshape(-1, SCALE_BYTES + HALF)),
+            keeps_rest=True,
+        ),
+        Codec(
+            name="fp4-e3m0",
+            word_bytes=SCALE_BYTES + HALF,
+            block_numel=GROUP,
+            relative_error=_COARSER / 4,
+            to_words=lambda raw: Fp4(raw.reshape(-1, SCALE_BYTES + HALF)),
+            keeps_rest=True,
+        ),
+    )
+}
+"""All of them; those of blocks are for differences only."""
 
 
 def encode_difference(
@@ -92,12 +142,39 @@ def encode_difference(
 
     Both have the same shape, whatever it is. The difference is taken in float32 and then encoded.
     """
+    minuend, subtrahend, payload = _operands(base, theta, codec, out)
+    kernels.encode_difference(minuend, subtrahend, codec.to_words(payload))
+    return payload
+
+
+def encode_with_rest(
+    base: Float32,
+    theta: Float32,
+    rest: Float32 | None,
+    codec: Codec,
+    left: Float32,
+    out: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
+    """The payload of (base − θ) + ``rest``, and in ``left`` what it leaves unsaid of that, exactly.
+
+    ``rest`` is what was left by the last payload that counted; None: nothing. ``left`` is another vector, [numel].
+    """
+    assert codec.keeps_rest
+    minuend, subtrahend, payload = _operands(base, theta, codec, out)
+    before = np.empty(0, np.float32) if rest is None else rest
+    assert before.size in (0, minuend.size) and left.shape == (minuend.size,) and left.dtype == np.float32
+    kernels.encode_with_rest(minuend, subtrahend, _flat(before), codec.to_words(payload), left)
+    return payload
+
+
+def _operands(
+    base: Float32, theta: Float32, codec: Codec, out: NDArray[np.uint8] | None
+) -> tuple[Float32, Float32, NDArray[np.uint8]]:
     minuend, subtrahend = _flat(base), _flat(theta)
     assert minuend.shape == subtrahend.shape
     payload = np.empty(codec.payload_bytes(minuend.size), np.uint8) if out is None else out
     assert payload.shape == (codec.payload_bytes(minuend.size),)
-    kernels.encode_difference(minuend, subtrahend, payload.view(codec.word))
-    return payload
+    return minuend, subtrahend, payload
 
 
 def _flat(values: Float32) -> Float32:

@@ -49,6 +49,7 @@ class ChunkInspector:
     def __init__(self, spec: FragmentSpec, codec: Codec) -> None:
         self._codec = codec
         self._starts, self._stops = spec.bounds()
+        self._numel = spec.numel
         self._norm_sq = np.zeros(len(spec.pieces))
         self._missing_bytes = codec.payload_bytes(spec.numel)
         self._seen_numel = 0
@@ -79,7 +80,8 @@ class ChunkInspector:
         return Inspection(norm_sq=self._norm_sq)
 
     def _add(self, whole_words: Buffer) -> None:
-        numel = len(whole_words) // self._codec.word_bytes
+        room = len(whole_words) // self._codec.word_bytes * self._codec.block_numel
+        numel = min(room, self._numel - self._seen_numel)
         words = self._codec.words(whole_words, numel)
-        kernels.sum_squares(words, self._seen_numel, self._starts, self._stops, self._norm_sq)
+        kernels.sum_squares(words, self._seen_numel, numel, self._starts, self._stops, self._norm_sq)
         self._seen_numel += numel

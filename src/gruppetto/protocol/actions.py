@@ -34,7 +34,9 @@ __all__ = [
     "CheckpointClosed",
     "CheckpointRefused",
     "Drop",
+    "DropRests",
     "Fold",
+    "KeepRest",
     "LearnerAction",
     "MemberChanged",
     "Persist",
@@ -256,6 +258,21 @@ class TakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepRest:
+    """The contribution to ``round`` that was made of so many ``tokens`` has counted: what its encoding left unsaid is
+    to be said with the next one of this fragment, and nothing else that was left (:mod:`gruppetto.protocol.rests`)."""
+
+    fragment: Fragment
+    round: Round
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRests:
+    """A new life begins: whatever encodings have left unsaid stays unsaid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveState:
     """Save the learner's part of a checkpoint, as everything is now, between the actions before and those after this
     one: model, optimizer, bases, and ``state`` for the core. Completed by
@@ -283,5 +300,17 @@ SyncerAction = (
     | CheckpointRefused
 )
 LearnerAction = (
-    Answer | Deferred | Progress | Marked | Goodbye | Seed | Pull | Recover | Apply | TakeSnapshot | SaveState
+    Answer
+    | Deferred
+    | Progress
+    | Marked
+    | Goodbye
+    | Seed
+    | Pull
+    | Recover
+    | Apply
+    | TakeSnapshot
+    | SaveState
+    | KeepRest
+    | DropRests
 )

@@ -24,7 +24,7 @@ from gruppetto.protocol.messages import (
     Rejection,
     Welcome,
 )
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = [
     "Arrived",
@@ -48,6 +48,7 @@ __all__ = [
     "Stop",
     "SyncerEvent",
     "TakeCheckpoint",
+    "Taken",
     "Tick",
 ]
 
@@ -205,6 +206,17 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The syncer has taken a contribution of this learner into ``round``: the one that was made of so many ``tokens``.
+    Told only where an encoding leaves something unsaid (:mod:`gruppetto.protocol.rests`)."""
+
+    epoch: Epoch
+    round: Round
+    fragment: Fragment
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateSaved:
     """Completes :class:`~gruppetto.protocol.actions.SaveState`: where the part lies, or why there is none."""
 
@@ -251,4 +263,5 @@ LearnerEvent = (
     | Boundary
     | Leaving
     | StateSaved
+    | Taken
 )

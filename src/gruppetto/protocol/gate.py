@@ -94,7 +94,7 @@ class Gate(Standing):
         else:
             assert opened is not None
             opened.rejected.discard(key)
-            opened.admitted[key] = answer.tokens
+            opened.admitted[key], opened.lives[key] = answer.tokens, answer.incarnation
             opened.folding.add(key)
             if opened.asked_at is None:
                 # A checkpoint may be cut before the round is asked for, and whatever is merged would be in it.

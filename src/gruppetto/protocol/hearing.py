@@ -253,6 +253,16 @@ class Hearing(Gate):
             and self.ledger.is_open(answer.learner, answer.fragment, answer.tokens, answer.total_tokens),
         )
 
+    def tokens_taken(self, answer: Answer) -> int:
+        """Of how many tokens the contribution is made that this learner has in the open round of ``answer``; 0: none.
+
+        It need not be ``answer`` itself: that may be another try, or a younger snapshot, of what is here already.
+        """
+        opened, key = self._open, (answer.learner, answer.fragment)
+        if opened is None or (answer.epoch, answer.round) != (self.epoch, opened.round):
+            return 0
+        return opened.admitted[key] if opened.lives.get(key) == answer.incarnation else 0
+
     def _round_of_merge(self, fragment: Fragment) -> Round | None:
         """Which round's outer step will take what is folded into ``fragment`` now."""
         last = None if self.setting.rounds is None else Round(self.setting.rounds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Recover, SaveState, Seed, TakeSnapshot
+from gruppetto.protocol.actions import Apply, DropRests, LearnerAction, Pull, Recover, SaveState, Seed, TakeSnapshot
 from gruppetto.protocol.events import (
     Arrived,
     Boundary,
@@ -20,6 +20,7 @@ from gruppetto.protocol.events import (
     StateSaved,
     StepDone,
     StepStarted,
+    Taken,
 )
 from gruppetto.protocol.grace import ema
 from gruppetto.protocol.messages import (
@@ -40,6 +41,7 @@ from gruppetto.protocol.messages import (
     Rejection,
     Welcome,
 )
+from gruppetto.protocol.rests import Rests
 from gruppetto.protocol.schedule import Schedule
 from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import NEVER, NO_EPOCH, UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
@@ -117,6 +119,8 @@ class LearnerCore:
         self._wanted: dict[Fragment, Version] = {}
         self._marks: dict[Fragment, _Mark] = {}
         self._sent: dict[Fragment, tuple[Round, _Mark]] = {}
+        self._rests, self._has_rests = Rests(), False
+        """Contributions whose rest may be kept; some was, or came with a checkpoint."""
         self._owed: dict[Fragment, Round] = {}
         self._last_asked = Round(0)
         self._of_another_life: set[Fragment] = set()
@@ -257,7 +261,7 @@ class LearnerCore:
         self._continues, self.incarnation, self.slot = state.session, state.incarnation, state.slot
         self.steps, self.tokens = state.steps, state.tokens
         self.fragments = [FragmentState(version=v, steps=steps, tokens=tokens) for v, steps, tokens in state.fragments]
-        self._resumed = True
+        self._resumed = self._has_rests = True
 
     # ── from the syncer ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,6 +281,10 @@ class LearnerCore:
             # else's by now: at the next boundary every base is applied again, or what is newer.
             self._marks.clear()
             self._sent.clear()
+            self._rests.forget()
+            if self._has_rests:
+                self._has_rests = False
+                self._out.append(DropRests())
             self._of_another_life = {Fragment(p) for p, f in enumerate(self.fragments) if f.version != NEVER}
             for p, fragment in enumerate(self.fragments):
                 fragment.steps = fragment.tokens = 0
@@ -305,6 +313,7 @@ class LearnerCore:
                 self._out.append(Recover(donors=welcome.donors, versions=welcome.versions))
         for p, version in enumerate(welcome.versions):
             self._want(Fragment(p), version)
+        self._settle_rests(welcome.versions)
         if self.synchronised:
             self._report(self._bases_held() if resumed else ())
         if self.leaving:
@@ -358,6 +367,7 @@ class LearnerCore:
         self.finished = self.finished or news.finished
         for fragment, version in news.versions:
             self._want(fragment, version)
+        self._settle_rests()
 
     def _on_marker(self, now: float, marker: Marker) -> None:
         if marker.epoch == self.epoch and self.linked:
@@ -380,6 +390,12 @@ class LearnerCore:
             self._arrived[event.fragment] = event.version
         if self._wanted.get(event.fragment, NEVER) <= event.version:
             self._wanted.pop(event.fragment, None)
+        self._settle_rests()
+
+    def _on_taken(self, now: float, event: Taken) -> None:
+        if event.epoch == self.epoch and 0 <= event.fragment < len(self.fragments):
+            self._rests.took(event)
+            self._settle_rests()
 
     def _on_recovered(self, now: float, event: Recovered) -> None:
         if not self.recovering:
@@ -441,6 +457,20 @@ class LearnerCore:
                 self._answer(self._owed.pop(fragment), fragment)
         if self.incarnation:
             self._report(applied)
+
+    def _settle_rests(self, versions: tuple[Version, ...] = ()) -> None:
+        """Keep what is left of contributions that have counted; ``versions`` are published by a Welcome's word."""
+        for p in self._rests.open():
+            newest = versions[p] if versions else self._newest_heard_of(p)
+            keep = self._rests.settle(p, newest=newest, closed=self.newest_round, epoch=self.epoch)
+            if keep is not None:
+                self._has_rests = True
+                self._out.append(keep)
+
+    def _newest_heard_of(self, fragment: Fragment) -> Version:
+        """The newest version of which it knows that it is published."""
+        here = max(self.fragments[fragment].version, self._arrived.get(fragment, NEVER))
+        return max(here, self._wanted.get(fragment, NEVER), self._held_back.get(fragment, NEVER))
 
     def _would_forget(self, fragment: Fragment) -> bool:
         """Under ``carry`` the value on its way here is to keep what was done since the contribution that is in it; to
@@ -625,4 +655,5 @@ _HANDLERS: dict[type, str] = {
     Boundary: "_on_boundary",
     Leaving: "_on_leaving",
     StateSaved: "_on_state_saved",
+    Taken: "_on_taken",
 }

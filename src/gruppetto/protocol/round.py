@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from gruppetto.protocol.membership import Member
 from gruppetto.protocol.quorum import Verdict
-from gruppetto.protocol.units import Fragment, LearnerId, Round
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round
 
 __all__ = ["OpenRound", "Phase"]
 
@@ -50,6 +50,8 @@ class OpenRound:
     """Who was asked, and its clock then."""
     admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)
     """Tokens booked as merged, per admitted contribution."""
+    lives: dict[tuple[LearnerId, Fragment], Incarnation] = field(default_factory=dict)
+    """In which life of its learner each of those was made that came when the round was open."""
     early: set[tuple[LearnerId, Fragment]] = field(default_factory=set)
     """Those of them that came before the round asked, from learners that left on notice."""
     rejected: set[tuple[LearnerId, Fragment]] = field(default_factory=set)

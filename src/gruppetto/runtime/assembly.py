@@ -152,6 +152,8 @@ class Assemblies(Generic[Key]):
 
     def check(self, runs: Runs, length: int) -> None:
         """Raises :class:`ProtocolError` if ``length`` bytes cannot be this piece."""
+        if self.intake.codec.block_numel > 1:
+            raise ProtocolError(f"an answer in {self.intake.codec.name} comes whole, not in pieces")
         expected = self.intake.codec.payload_bytes(runs.numel)
         if not expected or length != expected:
             raise ProtocolError(f"a {self.intake.codec.name} piece has {expected} bytes, {length} are announced")

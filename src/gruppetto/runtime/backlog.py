@@ -21,15 +21,18 @@ MAX_DEFERRED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A contribution to be encoded and uploaded: Δ = base − theta. Holds both."""
+    """A contribution to be encoded and uploaded: Δ = base − theta, and the ``rest`` that is owed, if any. Holds all."""
 
     answer: Answer
     base: Lease
     theta: Lease
+    rest: Lease | None = None
 
     def release(self) -> None:
         self.base.release()
         self.theta.release()
+        if self.rest is not None:
+            self.rest.release()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,12 +22,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused
-from gruppetto.numerics.codec import CODECS
+from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused, SettingError
+from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.numerics.layout import Layout
-from gruppetto.protocol.actions import LearnerAction, Pull, Recover, Seed
+from gruppetto.protocol.actions import DropRests, KeepRest, LearnerAction, Pull, Recover, Seed
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
-from gruppetto.protocol.events import Arrived, LearnerEvent, LinkDown
+from gruppetto.protocol.events import Arrived, LearnerEvent, LinkDown, Taken
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import (
     Announcement,
@@ -142,6 +142,7 @@ class LearnerClient:
             layout_hash=layout.layout_hash,
             owner=lambda: (core.learner, core.incarnation),
             came=self._came,
+            taken=self._taken,
             is_over=self._is_over,
             fail=self._fail,
             rng=self._rng,
@@ -192,6 +193,10 @@ class LearnerClient:
                     self.seed_wanted = True
                 case Recover():
                     self._begin_search(action)
+                case KeepRest():
+                    self._tensors.keep_rest(action)
+                case DropRests():
+                    self._tensors.drop_rests()
                 case _:
                     raise AssertionError(f"not for the network: {action}")
         self._stir()
@@ -298,6 +303,8 @@ class LearnerClient:
                     await self._session()
                 except ConnectionLost as wrong:
                     trouble, failed = wrong, 0
+                except SettingError as wrong:
+                    self._fail(wrong)
                 except (AddressError, ProtocolError) as wrong:
                     trouble, failed = wrong, failed + 1
                     if self.welcome is None and self.failure is None and failed >= len(self.addresses):
@@ -460,9 +467,15 @@ class LearnerClient:
 
     def _welcomed(self, frame: WelcomeFrame, *, opens: bool) -> None:
         """``opens``: it opens a connection. Another on the same one asks this learner for its initial weights now."""
-        for way, codec in (("uplink", frame.uplink), ("downlink", frame.downlink)):
-            if codec not in CODECS:
+        for way, codec, known in (("uplink", frame.uplink, CODECS), ("downlink", frame.downlink, CASTS)):
+            if codec not in known:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
+        if self._leads and CODECS[frame.uplink].keeps_rest:
+            raise SettingError(
+                f"{frame.uplink} goes in blocks, which a learner of several ranks cannot share out",
+                where="codec.uplink",
+                fix='set codec.uplink = "bf16" (or "fp32") at the syncer',
+            )
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)
             self.transfers.cut(parts, CODECS[frame.uplink])
@@ -539,6 +552,10 @@ class LearnerClient:
             self.news.notify_all()  # the core hears of it when all ranks have their part
         else:
             self._step(Arrived(fragment=fragment, version=version))
+
+    def _taken(self, answer: Answer, tokens: int) -> None:
+        """The syncer has taken a contribution; the lock is held."""
+        self._step(Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens))
 
     def _is_over(self, answer: Answer) -> bool:
         core = self.core

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
@@ -55,6 +55,13 @@ MAX_TEXT_BYTES = 4096
 
 TAKEN = frozenset({"taken", "held"})
 """What the syncer says of a contribution that it has; of a piece of one, "held" until the last is in."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The syncer's reply to a contribution."""
+
+    status: str = ""
+    tokens: int = 0
 
 
 class NotAccepted(ProtocolError):
@@ -160,7 +167,7 @@ class HttpSyncer:
             return version  # this rank has no part of it
         path, params = f"/v1/fragment/{fragment}", {"version": str(version)}
         async with self._request("GET", path, params=params, headers=_of_runs(runs)) as (reply, moved):
-            codec = CODECS.get(reply.headers.get(CODEC_HEADER, ""))
+            codec = CASTS.get(reply.headers.get(CODEC_HEADER, ""))
             if codec is None or reply.content_length != codec.payload_bytes(numel):
                 raise ProtocolError(f"fragment {fragment} came as {reply.content_length} bytes in no known encoding")
             if reply.headers.get(LAYOUT_HEADER) != layout_hash:
@@ -181,13 +188,18 @@ class HttpSyncer:
             codec.decode(body, numel, into.values)
         return came
 
-    async def contribute(self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None) -> bool:
-        """Upload one contribution, or ``runs`` of it; whether the syncer has taken it."""
+    async def contribute(
+        self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None
+    ) -> tuple[bool, int]:
+        """Upload one contribution, or ``runs`` of it; whether the syncer has taken it, and of how many tokens the one
+        is made that this learner has in that round: an earlier try, or an older snapshot, may be in already. 0: none
+        is."""
         headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec, **_of_runs(runs)}
         said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
         with suppress(msgspec.MsgspecError):
-            return msgspec.msgpack.decode(said, type=dict[str, str]).get("status") in TAKEN
-        return False
+            verdict = msgspec.msgpack.decode(said, type=Verdict)
+            return verdict.status in TAKEN, verdict.tokens
+        return False, 0
 
     async def seed(
         self,

@@ -241,7 +241,9 @@ class HttpServer:
             if wanted():  # for a moment it was not
                 raise web.HTTPServiceUnavailable(text="come again\n")
             status = service.turn_away(answer, runs)
-        return web.Response(body=msgspec.msgpack.encode({"status": status}), content_type="application/msgpack")
+        tokens = answer.tokens if status == "taken" else service.tokens_taken(answer)
+        said = {"tokens": tokens, "status": status}
+        return web.Response(body=msgspec.msgpack.encode(said), content_type="application/msgpack")
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         fragment, length, crc = _fragment_of(request), _content_length(request), _checksum(request)

@@ -72,6 +72,7 @@ class RankClient:
             layout_hash=layout.layout_hash,
             owner=lambda: (core.learner, self._life[1]),
             came=self._came,
+            taken=_never,
             is_over=self._is_over,
             fail=self._fail,
             rng=self._rng,
@@ -200,3 +201,7 @@ class RankClient:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(call)
+
+
+def _never(answer: Answer, tokens: int) -> None:
+    raise AssertionError("ranks send casts, which leave nothing unsaid")

@@ -311,6 +311,10 @@ class SyncerService:
         engine.halves.drop(lambda half: is_older(half, than=answer))
         return engine.halves.open(answer, spec, runs, length, crc)
 
+    def tokens_taken(self, answer: Answer) -> int:
+        """Of how many tokens this learner's contribution to that round is made, if one has been taken; else 0."""
+        return self.engine_for(answer.fragment).core.tokens_taken(answer)
+
     def contribute(self, answer: Answer, upload: Upload | PieceUpload) -> str:
         """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection.
         "held": it is a piece, and others are to come."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from aiohttp import web
 
 from gruppetto.errors import AddressError, SteppedDown
+from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.antechamber import Antechamber
@@ -125,7 +126,7 @@ async def serve(
     if standby is None:
         service = make(diary, None)
     else:
-        await loop.run_in_executor(None, warm)
+        await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
         host, port = host_and_port(setting.listen)
         async with Antechamber(host, port, tls) as chosen:
             setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
@@ -137,7 +138,7 @@ async def serve(
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
     try:
         # Compiled before anybody can be kept waiting by it.
-        await loop.run_in_executor(None, warm)
+        await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
         server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)

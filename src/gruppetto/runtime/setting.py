@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
@@ -27,7 +27,7 @@ class SyncerSetting:
     >>> SyncerSetting(state=Path("state"), uplink="zip")
     Traceback (most recent call last):
     ...
-    gruppetto.errors.SettingError: syncer.uplink: unknown codec 'zip'; use one of bf16, fp32
+    gruppetto.errors.SettingError: syncer.uplink: unknown codec 'zip'; use one of bf16, fp32, fp4-e3m0, int4, int8
     """
 
     state: Path
@@ -45,7 +45,7 @@ class SyncerSetting:
     """(regex, rule): the merge rule of tensors whose name the regex finds; first come, first served."""
     outer: str | OuterSetting = "auto"
     uplink: str = "bf16"
-    """How contributions are encoded. They are differences and keep their meaning with 8 bits of mantissa."""
+    """How contributions are encoded. They are differences and keep their meaning with few bits."""
     downlink: str = "fp32"
     """How published fragments are encoded. In bf16 a learner would train from rounded weights."""
     exit_when_finished: bool = False
@@ -70,13 +70,11 @@ class SyncerSetting:
                 where="syncer.fragmenter",
                 fix=f"use one of {', '.join(sorted(FRAGMENTERS))}",
             )
-        for name in ("uplink", "downlink"):
-            if getattr(self, name) not in CODECS:
-                raise SettingError(
-                    f"unknown codec {getattr(self, name)!r}",
-                    where=f"syncer.{name}",
-                    fix=f"use one of {', '.join(sorted(CODECS))}",
-                )
+        for name, known in (("uplink", CODECS), ("downlink", CASTS)):
+            codec = getattr(self, name)
+            if codec not in known:
+                what = f"{codec!r} is for differences" if codec in CODECS else f"unknown codec {codec!r}"
+                raise SettingError(what, where=f"syncer.{name}", fix=f"use one of {', '.join(sorted(known))}")
         if self.run_id and not is_name(self.run_id):
             raise SettingError(
                 f"run_id is {self.run_id!r}", where="syncer.run_id", fix="use 1 to 128 letters, digits or . _ -"

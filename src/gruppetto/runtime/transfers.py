@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError
-from gruppetto.numerics.codec import Codec, encode_difference
+from gruppetto.numerics.codec import Codec, encode_difference, encode_with_rest
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.runs import Runs
+from gruppetto.protocol.actions import KeepRest
 from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
@@ -71,7 +72,19 @@ class Tensors(Protocol):
         ...
 
     def offer(self, answer: Answer) -> Offer:
-        """The base and the snapshot that this answer speaks of, held for the caller."""
+        """The base and the snapshot that this answer speaks of, and the rest that is owed, held for the caller."""
+        ...
+
+    def left(self, answer: Answer, rest: Lease) -> None:
+        """What the encoding of this contribution leaves unsaid, before it is sent. Takes over the hold."""
+        ...
+
+    def keep_rest(self, action: KeepRest) -> None:
+        """That one's rest is owed from now on."""
+        ...
+
+    def drop_rests(self) -> None:
+        """Nothing is owed."""
         ...
 
 
@@ -105,8 +118,9 @@ class Transfers:
     """The loops of one connection, in its event loop.
 
     ``news`` is the lock around ``backlog`` and tensors, notified when something has moved. ``came`` is told of every
-    arrival, with the lock held; ``is_over`` says whether a contribution is not wanted any more; ``owner`` who seeds;
-    ``fail`` takes what a person has to mend.
+    arrival, with the lock held, and ``taken``, where an encoding leaves something unsaid, of a contribution that is in:
+    of how many tokens it is made, since it may be another one of that round than was just sent. ``is_over`` says
+    whether a contribution is not wanted any more; ``owner`` who seeds; ``fail`` takes what a person has to mend.
     """
 
     def __init__(
@@ -119,6 +133,7 @@ class Transfers:
         layout_hash: str,
         owner: Callable[[], tuple[LearnerId, Incarnation]],
         came: Callable[[Fragment, Version, Lease], None],
+        taken: Callable[[Answer, int], None],
         is_over: Callable[[Answer], bool],
         fail: Callable[[GruppettoError], None],
         rng: random.Random,
@@ -132,7 +147,7 @@ class Transfers:
         """Tokens of the contributions that were taken ahead of their round, when this learner has had notice."""
         self._http, self._tensors, self._backlog, self._news = http, tensors, backlog, news
         self._layout_hash, self._owner = layout_hash, owner
-        self._came, self._is_over, self._fail, self._rng = came, is_over, fail, rng
+        self._came, self._taken, self._is_over, self._fail, self._rng = came, taken, is_over, fail, rng
         self._bodies = LeasePool()
 
     def cut(self, parts: Fragmentation, uplink: Codec) -> None:
@@ -238,14 +253,17 @@ class Transfers:
                 if self._is_over(answer):
                     return
                 offer.theta.ready()
-                encode_difference(offer.base.values, offer.theta.values, codec, whole)
+                self._encode(offer, codec, whole)
             finally:
                 offer.release()
             body, runs = _supplied(whole, codec.word_bytes, share)
             attempt = 0
             while body.size and not self._is_over(answer):
                 try:
-                    taken = await self._http.contribute(answer, codec.name, body.data, runs=runs)
+                    taken, tokens = await self._http.contribute(answer, codec.name, body.data, runs=runs)
+                    if tokens and codec.keeps_rest:
+                        with self._news:
+                            self._taken(answer, tokens)
                     if taken or share is None or attempt + 1 >= TRIES:
                         self.offered += 1
                         if taken and answer.parting:
@@ -259,6 +277,17 @@ class Transfers:
                 attempt = min(attempt + 1, 10)
         finally:
             lease.release()
+
+    def _encode(self, offer: Offer, codec: Codec, body: NDArray[np.uint8]) -> None:
+        """A coarse encoding says what is owed too, and what it leaves is noted before a byte leaves."""
+        if not codec.keeps_rest:
+            encode_difference(offer.base.values, offer.theta.values, codec, body)
+            return
+        left = self._tensors.lend(offer.answer.fragment)
+        owed = None if offer.rest is None else offer.rest.values
+        encode_with_rest(offer.base.values, offer.theta.values, owed, codec, left.values, body)
+        with self._news:
+            self._tensors.left(offer.answer, left)
 
     async def _before_retry(self, attempt: int) -> None:
         """A pause that grows with the attempts, counted from 0, and differs between learners."""

@@ -15,8 +15,9 @@ from gruppetto.errors import SettingError
 
 __all__ = ["BITS", "METHODS", "Demand", "Traffic", "demand", "needed_gbit_s"]
 
-BITS = {"fp32": 32, "bf16": 16, "int8": 8, "int4": 4}
-"""Bits of one element on the wire."""
+BITS = {"fp32": 32.0, "bf16": 16.0, "int8": 8.125, "int4": 4.125, "fp4-e3m0": 4.125}
+"""Bits of one element on the wire, scales included (a test compares them with the codecs'). What is said around the
+bytes of a fragment, about a thousand bytes, is left out."""
 FORWARD_SHARE = 1 / 3
 GIGA = 1e9
 

@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gruppetto.protocol.actions import Apply, LearnerAction, Pull, Recover, SaveState, Seed, TakeSnapshot
+from gruppetto.protocol.actions import (
+    Apply,
+    DropRests,
+    KeepRest,
+    LearnerAction,
+    Pull,
+    Recover,
+    SaveState,
+    Seed,
+    TakeSnapshot,
+)
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import (
     Arrived,
@@ -26,6 +36,7 @@ from gruppetto.protocol.events import (
     StepDone,
     StepStarted,
     SyncerEvent,
+    Taken,
 )
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Answer, Heartbeat
@@ -341,6 +352,12 @@ class SimulatedLearner:
             case TakeSnapshot():
                 if self.hands is not None:
                     self.hands.snapshot(action.fragments)
+            case KeepRest():
+                if self.hands is not None:
+                    self.hands.keep_rest(action)
+            case DropRests():
+                if self.hands is not None:
+                    self.hands.drop_rests()
             case Recover():
                 assert self.world.recovers, "learners here begin with the run, or from the syncer"
                 Search(self, action).begin()
@@ -362,8 +379,18 @@ class SimulatedLearner:
             self.contributions[answer.round, answer.fragment] = contribution
             finite, norms = hands.is_finite(contribution), hands.norms(contribution)
             self.world.tell_syncer(replace(answer, finite=finite, norms=norms))
+            if keeps_rest:
+                self._reply(answer)
 
+        keeps_rest = self.hands.keeps_rest
         self._up(arrive)
+
+    def _reply(self, answer: Answer) -> None:
+        """The syncer tells which contribution of this learner is in that round, if one is."""
+        tokens = self.world.syncer.tokens_taken(answer)
+        if tokens:
+            taken = Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens)
+            self.receive(taken)
 
     def _send_seed(self) -> None:
         weights = self.hands.seed() if self.hands is not None else None

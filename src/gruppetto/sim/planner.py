@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gruppetto.errors import SettingError
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.sim.choice import Choice, Needs, needs_of
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.goodput import Outcome, run
@@ -196,9 +196,11 @@ def _choices(cluster: Cluster, learners: Sequence[int] | None) -> Iterator[Choic
     sites = cluster.sites or 1
     counts = learners or [m for m in sorted({m * sites for m in LEARNERS}) if m <= min(cluster.chips, 4096)]
     for m in counts:
+        # Ranks share an answer out, element by element; blocks of them go whole.
+        ways_up = CODECS if m >= cluster.chips else CASTS
         for period in PERIODS:
-            for uplink in (name for name in CODECS if name in CODEC_LOSS):
-                for downlink in (name for name in CODECS if name in DOWNLINK_LOSS):
+            for uplink in (name for name in ways_up if name in CODEC_LOSS):
+                for downlink in (name for name in CASTS if name in DOWNLINK_LOSS):
                     for durability in ("round", "interval"):
                         yield Choice(
                             learners=m,

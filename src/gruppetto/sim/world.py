@@ -20,6 +20,7 @@ from gruppetto.protocol.actions import (
     CheckpointClosed,
     Drop,
     Fold,
+    KeepRest,
     Persist,
     Publish,
     RoundClosed,
@@ -72,6 +73,13 @@ class LearnerHands(Protocol):
     def contribution(self, answer: Answer, factor: float) -> object:
         """What it offers, ``factor`` times as large."""
 
+    @property
+    def keeps_rest(self) -> bool:
+        """Its encoding leaves something unsaid, and it wants to know what was taken."""
+        ...
+
+    def keep_rest(self, action: KeepRest) -> None: ...
+    def drop_rests(self) -> None: ...
     def apply(self, action: Apply, value: object) -> None: ...
     def begin(self) -> None:
         """A new process: first weights, a fresh optimizer, and on disk what it has kept."""
@@ -232,7 +240,8 @@ class World:
             case Send(to=to, message=message):
                 self.learners[to].receive(message)
             case Fold():
-                contribution = self.learners[action.learner].contributions.pop((action.round, action.fragment), None)
+                learner = self.learners[action.learner]
+                contribution = learner.contributions.pop((action.round, action.fragment), None)
                 cosine = self.hands.fold(action, contribution) if self.hands is not None else None
                 done = Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine)
                 self._complete(self.costs.fold_s, done)

@@ -181,6 +181,7 @@ class VirtualRun:
             apply=ApplyMode(protocol.apply),
             uplink=virtual.uplink,
             downlink=virtual.downlink,
+            feedback=virtual.feedback,
             rewarm_steps=virtual.rewarm_steps,
         )
         specs = virtual.specs(protocol, keeps_every=setting.checkpoint_every_rounds)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gruppetto.attach.part import put_together, take_apart
 from gruppetto.numerics import CODECS, Codec, Fragmentation, inspect
 from gruppetto.numerics.outer import OuterSetting
-from gruppetto.protocol.actions import Apply, Fold, Persist, Publish, TakeOuterStep
+from gruppetto.protocol.actions import Apply, Fold, KeepRest, Persist, Publish, TakeOuterStep
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import OuterStepped
 from gruppetto.protocol.messages import Answer
@@ -189,6 +189,10 @@ class Tensors(Protocol):
     def seed(self) -> list[Octets]: ...
     def snapshot(self, fragments: Sequence[int]) -> None: ...
     def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]: ...
+    @property
+    def keeps_rest(self) -> bool: ...
+    def keep_rest(self, action: KeepRest) -> None: ...
+    def drop_rests(self) -> None: ...
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None: ...
     def cut(self) -> Octets: ...
     def keep(self) -> None: ...
@@ -237,6 +241,16 @@ class VirtualLearner:
         payload = self._tensors.contribution(answer, self._factor * factor)
         return Offered(lambda: self._syncer.contribution(answer.fragment, payload()))
 
+    @property
+    def keeps_rest(self) -> bool:
+        return self._tensors.keeps_rest
+
+    def keep_rest(self, action: KeepRest) -> None:
+        self._tensors.keep_rest(action)
+
+    def drop_rests(self) -> None:
+        self._tensors.drop_rests()
+
     def apply(self, action: Apply, value: object) -> None:
         assert value is None or isinstance(value, np.ndarray)
         self._tensors.apply(action, value)
@@ -255,8 +269,8 @@ class VirtualLearner:
         return tuple(self._tensors.adopt(source.value, cut, bases))
 
     def take_apart(self, name: str, tensors: dict[str, Tensor], *, vectors: bool = True) -> dict[str, Any]:
-        """All of it (or of the library's vectors its bases alone): one tensor under ``name``, and what is said beside
-        it."""
+        """All of it (or of the library's vectors its bases and what it owes alone): one tensor under ``name``, and what
+        is said beside it."""
         said, octets = self._tensors.take_apart(vectors)
         tensors[name] = torch.from_numpy(octets.copy())
         batches = self._batches

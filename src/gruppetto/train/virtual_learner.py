@@ -21,8 +21,8 @@ from gruppetto.attach.inner_state import InnerState, gather, kind_of, put_buffer
 from gruppetto.attach.part import put_together, take_apart
 from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.sharding import FlatModel
-from gruppetto.numerics import CODECS, encode_difference
-from gruppetto.protocol.actions import Apply
+from gruppetto.numerics import CODECS, encode_difference, encode_with_rest
+from gruppetto.protocol.actions import Apply, KeepRest
 from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.cut import cut
@@ -48,7 +48,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     apply: ApplyMode
     uplink: str
     downlink: str
+    feedback: bool
+    """What a coarse uplink leaves unsaid is said with the next contribution."""
     rewarm_steps: int
+
+    @property
+    def keeps_rest(self) -> bool:
+        """Its contributions leave something unsaid, and it is to be said later."""
+        return self.feedback and CODECS[self.uplink].keeps_rest
 
 
 class LearnerTensors:
@@ -59,6 +66,10 @@ class LearnerTensors:
         self._uplink, self._downlink = CODECS[recipe.uplink], CODECS[recipe.downlink]
         self._kept: dict[str, Tensor] | None = None
         self.begin()
+
+    @property
+    def keeps_rest(self) -> bool:
+        return self._recipe.keeps_rest
 
     def begin(self) -> None:
         """As a new process; what was kept is on its disk still."""
@@ -115,12 +126,27 @@ class LearnerTensors:
     def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]:
         """The encoded difference of base and snapshot, ``factor`` times as large; for whoever calls for it later."""
         offer = self._holdings.offer(answer)
-        if factor == 1:
-            payload = encode_difference(offer.base.values, offer.theta.values, self._uplink)
+        base, theta = offer.base.values, offer.theta.values
+        if self._recipe.keeps_rest:
+            if factor != 1:
+                theta = base - np.float32(factor) * (base - theta)
+            left, owed = self._holdings.lend(answer.fragment), None if offer.rest is None else offer.rest.values
+            payload = encode_with_rest(base, theta, owed, self._uplink, left.values)
+            self._holdings.left(answer, left)
+        elif factor == 1:
+            payload = encode_difference(base, theta, self._uplink)
         else:
-            payload = self._uplink.encode(np.float32(factor) * (offer.base.values - offer.theta.values))
+            payload = self._uplink.encode(np.float32(factor) * (base - theta))
         offer.release()
         return lambda: payload
+
+    def keep_rest(self, action: KeepRest) -> None:
+        """That contribution has counted: what is left of it is said with the next one."""
+        self._holdings.keep_rest(action)
+
+    def drop_rests(self) -> None:
+        """Nothing is owed."""
+        self._holdings.drop_rests()
 
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None:
         """``value``: what has arrived, in the downlink's encoding, or a base as float32; None: the base held before."""
@@ -183,7 +209,7 @@ class LearnerTensors:
         parts = {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "vectors": held if vectors else {key: v for key, v in held.items() if key.startswith("base.")},
+            "vectors": held if vectors else {key: v for key, v in held.items() if key.startswith(("base.", "rest."))},
             "kept": self._kept,
             "warmed": None if self._rewarm is None else self._warmed,
             "started": self._started is not None and self._started[0],

@@ -52,6 +52,8 @@ class VirtualSetting:
     merge: tuple[tuple[str, str], ...] = ()
     uplink: str = "bf16"
     downlink: str = "fp32"
+    feedback: bool = True
+    """What a coarse uplink leaves unsaid is said with the next contribution; off only to see what that is worth."""
     names: tuple[str, ...] = ()
     """Of the learners; those without one are learner-0, learner-1 …"""
     step_s: tuple[float, ...] = (1.0,)
@@ -121,9 +123,12 @@ class VirtualSetting:
         return self.step_s[min(m, len(self.step_s) - 1)]
 
 
-def memory_bytes(numel: int, protocol: ProtocolSetting, *, learners: int, keeps: bool = False) -> int:
+def memory_bytes(
+    numel: int, protocol: ProtocolSetting, *, learners: int, keeps: bool = False, rests: bool = False
+) -> int:
     """What the tensors of a virtual run take: 4·N bytes, times for each learner parameters, gradients, two moments and
-    bases (5), a fragment for each round of the snapshot window, one for ``carry``, and what it keeps (3); and for the
+    bases (5), a fragment for each round of the snapshot window, one for ``carry``, what it keeps (3), and what a coarse
+    uplink leaves unsaid (1, and two fragments for each that a round moves, until it is known what counts); and for the
     syncer Θ, momentum and merge (3), with as much again on its way as one round moves.
 
     >>> memory_bytes(1_000_000, ProtocolSetting(num_learners=4), learners=4) // 1_000_000
@@ -131,4 +136,5 @@ def memory_bytes(numel: int, protocol: ProtocolSetting, *, learners: int, keeps:
     """
     per_round = math.ceil(protocol.num_fragments / protocol.sync_period) / protocol.num_fragments
     copies = 5 + protocol.snapshot_window * per_round + (protocol.apply is ApplyMode.CARRY) + 3 * keeps
+    copies += (1 + 2 * per_round) * rests
     return round(4 * numel * (learners * (copies + 2 * per_round) + 3))

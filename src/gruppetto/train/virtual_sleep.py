@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gruppetto.attach.part import read_files, write_files
 from gruppetto.errors import StateError
-from gruppetto.protocol.actions import Apply, Fold, Persist, Publish, TakeOuterStep
+from gruppetto.protocol.actions import Apply, Fold, KeepRest, Persist, Publish, TakeOuterStep
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import OuterStepped
 from gruppetto.protocol.messages import Answer
@@ -160,6 +160,18 @@ class DrowsyLearner:
     def contribution(self, answer: Answer, factor: float) -> object:
         asleep = self._script.asleep
         return self._script.box(answer.fragment, None if asleep else self.hands.contribution(answer, factor))
+
+    @property
+    def keeps_rest(self) -> bool:
+        return self.hands.keeps_rest
+
+    def keep_rest(self, action: KeepRest) -> None:
+        if not self._script.asleep:
+            self.hands.keep_rest(action)
+
+    def drop_rests(self) -> None:
+        if not self._script.asleep:
+            self.hands.drop_rests()
 
     def apply(self, action: Apply, value: object) -> None:
         if self._script.asleep:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gruppetto.errors import RunFailed
-from gruppetto.protocol.actions import Apply
+from gruppetto.protocol.actions import Apply, KeepRest
 from gruppetto.protocol.messages import Answer
 from gruppetto.train.virtual_learner import LearnerTensors, Octets, Recipe
 
@@ -76,7 +76,7 @@ class Workers:
     def make(self, recipe: Recipe) -> RemoteTensors:
         """The tensors of one more learner, in the next worker of the row."""
         number, self._learners = self._learners, self._learners + 1
-        remote = RemoteTensors(self._processes[number % len(self._processes)], number)
+        remote = RemoteTensors(self._processes[number % len(self._processes)], number, keeps_rest=recipe.keeps_rest)
         remote.tell("make", recipe)
         return remote
 
@@ -152,8 +152,8 @@ class Answered:
 class RemoteTensors:
     """:class:`~gruppetto.train.virtual_learner.LearnerTensors` that live in a worker."""
 
-    def __init__(self, process: _Process, number: int) -> None:
-        self._process, self._number = process, number
+    def __init__(self, process: _Process, number: int, *, keeps_rest: bool) -> None:
+        self._process, self._number, self.keeps_rest = process, number, keeps_rest
 
     def tell(self, what: str, *arguments: object) -> None:
         """No answer is wanted."""
@@ -182,6 +182,12 @@ class RemoteTensors:
     def contribution(self, answer: Answer, factor: float) -> Callable[[], Octets]:
         return self._process.ask((self._number, "contribution", (answer, factor))).get
 
+    def keep_rest(self, action: KeepRest) -> None:
+        self.tell("keep_rest", action)
+
+    def drop_rests(self) -> None:
+        self.tell("drop_rests")
+
     def apply(self, action: Apply, value: NDArray[Any] | None) -> None:
         self.tell("apply", action, value)
 
@@ -205,7 +211,12 @@ class RemoteTensors:
 
 
 ANSWERED = frozenset({"seed", "contribution", "cut", "adopt", "take_apart"})
-_KIND_OF: dict[tuple[str, int], Any] = {("make", 0): Recipe, ("contribution", 0): Answer, ("apply", 0): Apply}
+_KIND_OF: dict[tuple[str, int], Any] = {
+    ("make", 0): Recipe,
+    ("contribution", 0): Answer,
+    ("apply", 0): Apply,
+    ("keep_rest", 0): KeepRest,
+}
 
 
 class _Desk:

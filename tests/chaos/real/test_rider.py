@@ -66,6 +66,7 @@ def test_each_heartbeat_is_told_with_its_answer(places: Places, monkeypatch: pyt
 
 def test_contributions_are_bent_and_straight_again(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "encode_difference", transfers.encode_difference)
+    monkeypatch.setattr(transfers, "encode_with_rest", transfers.encode_with_rest)
     lever = levers(places, Lever())
     rider._bend_offers(lever)
     base, theta = np.float32([3.0, 1.0]), np.float32([1.0, 2.0])
@@ -82,6 +83,11 @@ def test_contributions_are_bent_and_straight_again(places: Places, monkeypatch: 
         found = offered()
         assert found == wanted if wanted is not None else all(map(math.isnan, found))
     assert (base.tolist(), theta.tolist()) == ([3.0, 1.0], [1.0, 2.0])
+    Lever(factor=7.0).write(places.lever("anna"))
+    lever.look()
+    int4 = CODECS["int4"]
+    payload = transfers.encode_with_rest(base, theta, None, int4, np.empty(2, np.float32))
+    assert int4.decode(payload, 2).tolist() == [14.0, -8.0]
 
 
 def test_the_wall_clock_jumps_only_in_lives_that_saw_it_jump(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

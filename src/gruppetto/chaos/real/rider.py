@@ -147,17 +147,20 @@ def _tell_beats(diary: _Diary, pid: int) -> None:
 
 def _bend_offers(levers: _Levers) -> None:
     transfers: Any = importlib.import_module("gruppetto.runtime.transfers")
-    encode = transfers.encode_difference
 
-    def bent(base: Any, theta: Any, *more: Any) -> Any:
-        lever = levers.now
-        if lever.nan:
-            theta = np.full_like(theta, np.nan)
-        elif lever.factor != 1.0:
-            theta = base - np.float32(lever.factor) * (base - theta)
-        return encode(base, theta, *more)
+    def bend(encode: Any) -> Any:
+        def bent(base: Any, theta: Any, *more: Any) -> Any:
+            lever = levers.now
+            if lever.nan:
+                theta = np.full_like(theta, np.nan)
+            elif lever.factor != 1.0:
+                theta = base - np.float32(lever.factor) * (base - theta)
+            return encode(base, theta, *more)
 
-    transfers.encode_difference = bent
+        return bent
+
+    transfers.encode_difference = bend(transfers.encode_difference)
+    transfers.encode_with_rest = bend(transfers.encode_with_rest)
 
 
 if __name__ == "__main__":
