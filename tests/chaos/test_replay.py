@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,9 @@ def test_what_is_no_plan_is_named(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with pytest.raises(DataError, match=r"plan\.json: cannot be read"):
         read_plan(path)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(DataError, match="not a regular file"):
+        read_plan(pipe)
     path.write_text('{"seed": 1}')
     with pytest.raises(DataError, match="is no plan of the fuzzer"):
         read_plan(path)

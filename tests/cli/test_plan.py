@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,10 @@ def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         (["--params", "0"], "--params"),
         (["--syncer-gib", "-3"], "use an amount"),
         (["--mtbi-years", "often"], "--mtbi-years"),
+        (["--mtbi-years", "1e-300"], "; use a longer --mtbi-years, or fewer --chips"),
+        (["--step-s", "1e300"], "plan.step_s: is 1e+300; use 1e-06 to 1e+06"),
+        (["--step-s", "1e-300"], "plan.step_s: is 1e-300; use 1e-06 to 1e+06"),
+        (["--gbit-s", "1e-300"], "plan.gbit_s: is 1e-300; use 1e-06 to 1e+09"),
         (["--learners", "2", "--sites", "4"], "plan: cannot be done: 2 learners at 4 sites"),
         (["--machine", "nowhere.json"], "gruppetto doctor --measure"),
     ],
@@ -82,6 +87,9 @@ def test_a_machine_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Capt
     profile = MachineProfile(fold_elements_per_s=1e8, link_bytes_per_s=None, start_s=2.5)
     file.write_text(profile.to_json())
     assert read_machine(file) == profile
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert main(["plan", "--machine", str(pipe)]) == 2
+    assert "not a regular file" in capsys.readouterr().err
     for wrong in ("[]", "{", '{"hosts": "two"}', '{"speed": 1}', '{"persist_s": -1}'):
         file.write_text(wrong)
         assert main(["plan", "--machine", str(file)]) == 2

@@ -92,6 +92,7 @@ def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.Ca
         (["--step-s", "5parsecs"], "--step-s: is '5parsecs'"),
         (["--systems", "magic"], "--systems: 'magic' is no system"),
         (["--seeds", "0"], "--seeds: is 0; use 1 or more"),
+        (["--seeds", "999999999999"], "--seeds: is 999999999999; use at most 100,000"),
         (["--stride", "0"], "--stride: is 0; use 1 or more"),
         (["--processes", "0"], "--processes: is 0; use 1 or more"),
         (["--table", "tennis"], "'tennis' is no table; use paper"),

@@ -250,6 +250,11 @@ def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
         trace_of(tmp_path)
     with pytest.raises(DataError, match=r"holds no trace\.jsonl"):
         main([str(tmp_path)])
+    (book := tmp_path / "book.txt").write_bytes(b"Call me Ishmael.")
+    with pytest.raises(DataError, match="is not a trace"):
+        trace_of(book)
+    book.write_bytes(b"")  # of a run that has not begun
+    assert trace_of(book) == book
     with pytest.raises(AddressError, match="is not an address"):
         main([str(tmp_path / "nothing")])
     with pytest.raises(AddressError, match="reachable from other machines"):

@@ -15,6 +15,7 @@ from gruppetto.protocol.events import LinkDown, LinkLost
 from gruppetto.protocol.messages import Begin
 from gruppetto.protocol.units import Epoch, LearnerId, Round
 from gruppetto.trace.log import TraceWriter
+from gruppetto.trace.measures import Measures, RoundMeasures
 from gruppetto.trace.metrics import measure
 from gruppetto.trace.schema import core_header
 
@@ -296,3 +297,8 @@ def test_an_evaluation_said_twice_counts_once(tmp_path: Path) -> None:
         for t in (0.0, 5.0):
             trace.note(t, "judge", "evaluation", round=0, loss=4.0, perplexity=54.6)
     assert len(measure(tmp_path / PATH).evaluations) == 1
+
+
+def test_a_round_without_anybody_is_a_share_of_nothing() -> None:
+    empty = RoundMeasures(round=1, asked_at=0.0, quorum_s=0.0, grace_s=0.0, due=1, at_clock=0)
+    assert Measures(rounds={1: empty}).participation == 0.0

@@ -184,6 +184,8 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 def read_plan(path: Path) -> Plan:
     """The plan in a file that :func:`write_plan` wrote. Raises :class:`DataError`."""
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise DataError("cannot be read (it is not a regular file)", where=str(path), fix="name a plan of the fuzzer")
     try:
         return msgspec.json.decode(path.read_bytes(), type=Plan)
     except OSError as wrong:

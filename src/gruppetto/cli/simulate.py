@@ -33,6 +33,7 @@ __all__ = ["main"]
 
 TABLES = ("paper", "bandwidth")
 TABLE_SEEDS = 3
+MOST_SEEDS = 100_000
 MANY_STEPS = 1e6
 """In a row: most of a minute."""
 SAY_EVERY_S = 5.0
@@ -97,7 +98,7 @@ def _jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
         for chips in all_chips
         for system in systems
         for m in (learners[:1] if system in ONE_JOB else learners)
-        for seed in range(at_least_one(flags.seeds if flags.seeds is not None else 1, "--seeds"))
+        for seed in range(at_least_one(flags.seeds if flags.seeds is not None else 1, "--seeds", most=MOST_SEEDS))
     ]
 
 
@@ -116,7 +117,7 @@ def _together(file: ScenarioFile, given: Sequence[str]) -> list[str]:
 
 
 def _table_jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
-    seeds = at_least_one(flags.seeds if flags.seeds is not None else TABLE_SEEDS, "--seeds")
+    seeds = at_least_one(flags.seeds if flags.seeds is not None else TABLE_SEEDS, "--seeds", most=MOST_SEEDS)
     grid = [("data-parallel", 1), ("elastic", 1), *(("decoupled", m) for m in LEARNERS)]
     return [
         (system, replace(base, chips=chips, learners=m), flags.seed + seed)

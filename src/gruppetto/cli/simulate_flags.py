@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years
+from gruppetto.config.kinds import LARGEST, shown
 from gruppetto.config.run import CodecChoice
 from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CODECS
@@ -195,9 +196,11 @@ def chips_of(text: str) -> int:
     return as_count(text, where="--chips")
 
 
-def at_least_one(value: int, where: str) -> int:
+def at_least_one(value: int, where: str, *, most: int = LARGEST) -> int:
     if value < 1:
         raise SettingError(f"is {value}", where=where, fix="use 1 or more")
+    if value > most:
+        raise SettingError(f"is {shown(value)}", where=where, fix=f"use at most {most:,}")
     return value
 
 

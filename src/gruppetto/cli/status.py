@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import tyro
 
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
@@ -59,7 +60,7 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
 
     Raises :class:`DataError` for a directory without a run.
     """
-    processes = _read(directory / "processes.json")
+    processes = _read(directory / "processes.json", _Processes)
     learners: dict[str, Any] = processes.get("learners", {})
     endpoint = find_endpoint(directory)
     try:
@@ -67,7 +68,7 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
             raise ConnectionLost("the syncer does not run")
         status = fetch_status(endpoint.url, token=token)
     except GruppettoError:
-        report = _read(directory / "report.json")
+        report = _read(directory / "report.json", _Report)
         if not processes and not report:
             for place in (directory, directory / "syncer"):
                 if holds_commits(place):
@@ -124,12 +125,64 @@ def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
     return {**seen, **report, "learners": both}
 
 
-def _read(path: Path) -> dict[str, Any]:
+class _Process(msgspec.Struct):
+    pid: int | None
+    state: str
+
+
+class _Processes(msgspec.Struct):
+    """What is read of processes.json."""
+
+    learners: dict[str, _Process] = {}
+    standby: dict[str, Any] | None = None
+
+
+class _Learner(msgspec.Struct):
+    clock: int = 0
+    step_s: float | None = None
+    last_merged_round: int | None = None
+    norm: float | None = None
+    cosine: float | None = None
+
+
+class _Recovery(msgspec.Struct):
+    learner: str
+    source: str
+    seconds: float
+    search_s: float | None = None
+
+
+class _Alarm(msgspec.Struct):
+    t: float
+    kind: str
+    text: str
+    over_t: float | None = None
+
+
+class _Report(msgspec.Struct):
+    """What is read of report.json."""
+
+    mode: str = ""
+    rounds: int = 0
+    wall_s: float | None = None
+    learners: dict[str, _Learner] = {}
+    tokens: dict[str, Any] = {}
+    discarded_fragment_tokens: dict[str, Any] = {}
+    rejected: dict[str, Any] = {}
+    clipped: dict[str, Any] = {}
+    bytes: dict[str, Any] = {}
+    recoveries: list[_Recovery] = []
+    alarms: list[_Alarm] = []
+
+
+def _read(path: Path, shape: type[_Processes | _Report]) -> dict[str, Any]:
+    """A file of a run. What is damaged counts as not there: the trace, or the state, still tells."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        msgspec.convert(content, shape)
+    except (OSError, ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content
 
 
 def _text(status: dict[str, Any]) -> str:

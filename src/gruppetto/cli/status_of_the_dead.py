@@ -26,7 +26,7 @@ def status_of_state(directory: Path) -> dict[str, Any]:
     try:
         with Store(directory, identity=None) as store:
             state, run_id, epoch = store.state, store.run_id, store.newest_epoch
-            stopped_at = max((path.stat().st_mtime for path in (directory / EPOCHS).iterdir()), default=0.0)
+            stopped_at = max((path.stat().st_mtime for path in (directory / EPOCHS).glob("*")), default=0.0)
     except StoreInUse as busy:
         raise StateError(
             "a syncer uses it and does not answer", where=str(directory), fix="wait a moment, or look at its log"

@@ -18,6 +18,7 @@ from gruppetto.errors import AddressError, DataError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.setting import host_and_port, is_loopback
+from gruppetto.trace.log import is_trace
 
 __all__ = ["directory_app", "serve_pages", "syncer_app", "trace_of"]
 
@@ -30,6 +31,8 @@ def trace_of(target: Path) -> Path:
     path = target / "trace.jsonl" if target.is_dir() else target
     if not path.is_file():
         raise DataError("holds no trace.jsonl", where=str(target), fix="name a run directory or a trace")
+    if path.stat().st_size and not is_trace(path):
+        raise DataError("is not a trace", where=str(path), fix="name a run directory or a trace")
     return path
 
 

@@ -86,8 +86,12 @@ def read_machine(path: Path) -> MachineProfile:
     """A machine as it was measured. Raises :class:`SettingError`."""
     fix = "write one with gruppetto doctor --measure --out machine.json"
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise SettingError("cannot be read (it is not a regular file)", where=str(path), fix=fix)
         with path.open("rb") as file:
             content = json.loads(file.read(MAX_FILE_BYTES))
+    except SettingError:
+        raise
     except OSError as error:
         raise SettingError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from error
     except (ValueError, RecursionError) as error:

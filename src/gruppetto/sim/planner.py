@@ -16,6 +16,7 @@ from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.sim.choice import Choice, Needs, needs_of
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.goodput import Outcome, run
+from gruppetto.sim.load import expected_faults
 from gruppetto.sim.network import Link
 from gruppetto.sim.quality import CODEC_LOSS, DOWNLINK_LOSS
 
@@ -35,6 +36,10 @@ WORTH_A_QUORUM = 0.05
 """More of the learners in a round, for which a quorum above 1 is chosen."""
 FARTHEST = 256.0
 """So many times more or less is looked at for a change of mind."""
+MOST_FAULTS = 1e7
+"""Of a day, or of the longest steps that are looked at: all chips there are see less."""
+SENSIBLE = {"step_s": (1e-6, 1e6), "gbit_s": (1e-6, 1e9), "syncer_gbit_s": (1e-6, 1e9), "syncer_gib": (1e-6, 1e9)}
+"""What a cluster may have; beyond, nothing that is said about it would mean anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,7 @@ def plan(
 
     ``boundaries`` steps, of all learners together, are simulated for each quorum. The same cluster gives the same plan.
     """
+    _refuse_absurd(cluster)
     progress("pricing")
     order = ranked(cluster, learners)
     best = order[0]
@@ -118,6 +124,20 @@ def plan(
         simulated_s=horizon_s,
         changes=tuple(changes(cluster, best.choice, learners)),
     )
+
+
+def _refuse_absurd(cluster: Cluster) -> None:
+    for name, (least, most) in SENSIBLE.items():
+        value = getattr(cluster, name)
+        if value is not None and not least <= value <= most:
+            raise SettingError(f"is {value:g}", where=f"plan.{name}", fix=f"use {least:g} to {most:g}")
+    faults = expected_faults("elastic", cluster.scenario(1))
+    if faults > MOST_FAULTS:
+        raise SettingError(
+            f"{faults:.3g} interruptions in {cluster.scenario(1).hours:.3g} hours, more than {MOST_FAULTS:g}",
+            where="plan",
+            fix="use a longer --mtbi-years, or fewer --chips",
+        )
 
 
 def ranked(cluster: Cluster, learners: Sequence[int] | None = None) -> list[Priced]:
@@ -173,6 +193,8 @@ def _nearest(cluster: Cluster, choice: Choice, field: str, up: bool, learners: S
 
     def other(factor: float) -> Choice | None:
         there = replace(cluster, **{field: has * factor if up else has / factor})
+        if expected_faults("elastic", there.scenario(1)) > MOST_FAULTS:
+            return None  # nobody has such a cluster
         first = ranked(there, learners)[0]
         if first.needs.problems or _same(first.choice, choice):
             return None

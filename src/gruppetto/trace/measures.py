@@ -197,7 +197,7 @@ class Measures:
     @property
     def participation(self) -> float | None:
         """The mean share of live learners merged, over the rounds in which a fragment was due."""
-        shares = [len(r.participants) / max(r.live, len(r.participants)) for r in self.rounds.values() if r.due]
+        shares = [len(r.participants) / max(1, r.live, len(r.participants)) for r in self.rounds.values() if r.due]
         return sum(shares) / len(shares) if shares else None
 
 
