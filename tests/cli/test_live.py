@@ -66,6 +66,36 @@ def test_a_pipe_gets_a_line_at_each_stage_and_every_few_seconds() -> None:
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_pipe_is_told_the_address_of_the_page_once_and_again_when_it_moves() -> None:
+    out = io.StringIO()
+    pages = ["", "http://127.0.0.1:1/dashboard/", "http://127.0.0.1:1/dashboard/", "http://[::1]:2/dashboard/"]
+    with LiveView("tour", 100, Console(file=out, width=30, color_system=None)) as view:
+        for t, page in enumerate(pages):
+            view.show(Sight(elapsed_s=float(t), stage="training", status=status(), page=page))
+    told = [line for line in out.getvalue().splitlines() if line.startswith("see it at ")]
+    assert told == ["see it at http://127.0.0.1:1/dashboard/", "see it at http://[::1]:2/dashboard/"]
+
+
+def test_a_terminal_shows_the_address_of_the_page_all_the_time() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160, color_system=None)
+    with LiveView("tour", 100, console) as view:
+        for stands in (None, status()):
+            view.show(Sight(stage="training", status=stands, page="http://h:1/dashboard/"))
+            assert view._live is not None
+            out.truncate(0)
+            view._live.refresh()
+            assert "see it at http://h:1/dashboard/" in out.getvalue()
+
+
+def test_while_the_syncer_is_silent_nothing_old_is_said_to_be_waited_for() -> None:
+    out = io.StringIO()
+    with LiveView("tour", 100, Console(file=out, width=300, color_system=None)) as view:
+        view.show(Sight(stage="training", status=status(), silent="restarting in 2 s"))
+    assert "waiting for the syncer (restarting in 2 s); learners train on" in out.getvalue()
+    assert status()["waiting_for"] not in out.getvalue()
+
+
 @pytest.mark.parametrize(
     ("process", "syncer_says", "shown"),
     [

@@ -1,4 +1,4 @@
-"""What is left to say of a run when nothing of it runs any more."""
+"""What is left to say of a run whose syncer does not answer: for a moment, or for good."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from gruppetto.cli.__main__ import main
-from gruppetto.cli.status import _text
+from gruppetto.cli.status import _text, status_of_directory
 from gruppetto.cli.status_of_the_dead import status_of_report
+from gruppetto.errors import DataError
+from gruppetto.launch.deaths import note_death
+from gruppetto.launch.place import held_directory
 from gruppetto.protocol import ProtocolSetting
 from gruppetto.runtime.health import Observer, status_before_the_first_learner
 
@@ -27,7 +30,9 @@ REPORT = {
 def test_an_ended_run_has_the_shape_of_a_living_one_and_its_recoveries(tmp_path: Path) -> None:
     living = status_before_the_first_learner(ProtocolSetting(), Observer(), run_id="r", epoch=1, now=1.0)
     for report in (REPORT, {}):
-        status = status_of_report(tmp_path, report, {"ben": {"pid": 7, "state": "done"}}, ended=bool(report))
+        status = status_of_report(
+            tmp_path, report, {"learners": {"ben": {"pid": 7, "state": "done"}}}, ended=bool(report)
+        )
         assert status.keys() >= living.keys()
         for table in ("tokens", "fragment_tokens", "quorum", "grace", "bytes"):
             assert status[table].keys() == living[table].keys(), table
@@ -72,3 +77,67 @@ def test_a_damaged_report_counts_as_none(
         (tmp_path / "processes.json").write_text(json.dumps(wrong))
         assert main(["status", str(tmp_path)]) == 2
         assert "holds no run" in capsys.readouterr().err
+
+
+PROCESSES: dict[str, Any] = {
+    "stage": "training",
+    "syncer": {"pid": 1, "state": "restarting in 2 s", "restarts": 1},
+    "standby": {"pid": 3, "state": "starting", "restarts": 0, "url": "http://h:2"},
+    "learners": {"ben": {"pid": 7, "state": "running", "restarts": 2}},
+}
+
+
+def write(directory: Path, processes: dict[str, Any]) -> None:
+    (directory / "processes.json").write_text(json.dumps(processes), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase", "waiting_for"),
+    [
+        ({}, "no syncer", "the syncer: restarting in 2 s; learners train on"),
+        ({"syncer": {"pid": 1, "state": "running", "restarts": 1}}, "no syncer", "the syncer: not answering yet; lear"),
+        ({"stage": "starting"}, "no syncer", "the syncer: restarting in 2 s"),
+        ({"syncer": {}}, "starting", "its processes to be started"),
+        ({"stage": "done"}, "ended", "its report"),
+    ],
+)
+def test_a_run_whose_launcher_lives_has_not_stopped(
+    changes: dict[str, Any], phase: str, waiting_for: str, tmp_path: Path
+) -> None:
+    write(tmp_path, {**PROCESSES, **changes})
+    with held_directory(tmp_path):
+        status = status_of_directory(tmp_path)
+    assert status["phase"] == phase and status["waiting_for"].startswith(waiting_for)
+    assert status["learners"]["ben"]["state"] == "running"
+    assert "standby starting" in _text(status) and "2 restarts" in _text(status)
+
+
+def test_a_run_that_is_prepared_is_one(tmp_path: Path) -> None:
+    with held_directory(tmp_path):
+        assert status_of_directory(tmp_path)["phase"] == "starting"
+    with pytest.raises(DataError):
+        status_of_directory(tmp_path)
+
+
+def test_with_the_launcher_everybody_is_gone_and_it_is_said_how_to_go_on(tmp_path: Path) -> None:
+    write(tmp_path, PROCESSES)
+    status = status_of_directory(tmp_path)
+    assert (status["phase"], status["waiting_for"]) == ("stopped", "nothing: the processes have ended")
+    assert status["learners"]["ben"]["state"] == "gone" and "standby" not in status
+    (tmp_path / "syncer" / "commits").mkdir(parents=True)
+    (tmp_path / "syncer" / "commits" / "e00003-c000000721-t000000001417.commit").touch()
+    assert status_of_directory(tmp_path)["waiting_for"].endswith(f"gruppetto resume {tmp_path}")
+
+
+def test_who_has_died_is_said_while_the_run_goes_on_and_afterwards(tmp_path: Path) -> None:
+    write(tmp_path, PROCESSES)
+    for n in range(9):
+        note_death(tmp_path, float(n), f"number-{n}", -9)
+    said = _text(status_of_directory(tmp_path))
+    assert "x (3 more before)" in said and "x number-8 died (SIGKILL) 0.0 s ago" in said and "number-2" not in said
+    told = {"cause": "SIGKILL", "t": 83.0, "round": 3, "merged_again_s": 21.5}
+    deaths = [{**told, "process": "ben"}, {**told, "process": "syncer"}, {**told, "process": "al", "t": None}]
+    said = _text(status_of_report(tmp_path, {**REPORT, "deaths": deaths}, {}, ended=True))
+    assert "x ben died (SIGKILL) 1 min 23 s into the run; merged again 21.5 s later" in said
+    assert "x syncer died (SIGKILL) 1 min 23 s into the run; a round again 21.5 s later" in said
+    assert "x al died (SIGKILL); merged" in said

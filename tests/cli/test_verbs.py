@@ -178,7 +178,7 @@ def test_status_of_a_run_that_was_killed_comes_from_its_trace(tape: Path, capsys
     assert main(["status", str(tape.parent), "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["round"], status["phase"]) == (6, "stopped")
-    learner = {"pid": 7, "state": "running", "clock": 9, "steps": 8, "step_s": 0.5, "last_merged_round": 6}
+    learner = {"pid": 7, "state": "gone", "clock": 9, "steps": 8, "step_s": 0.5, "last_merged_round": 6}
     assert status["learners"].keys() == {"a"} and status["learners"]["a"].items() >= learner.items()
 
 

@@ -106,6 +106,23 @@ def test_a_standby_is_waiting_once_it_says_so(pair: Pair) -> None:
     assert not one.waits, "who is in charge is not asked"
 
 
+def test_it_is_said_where_the_page_is_and_that_nobody_answers(pair: Pair) -> None:
+    one, _ = pair._syncers.seats
+    assert pair._sight.page == ""
+    pair._ask()
+    pair._write_processes()
+    assert pair._sight.silent == "starting"
+    pair.in_charge(one)
+    pair._write_processes()
+    assert (pair._sight.page, pair._sight.silent) == (f"{pair.url}/dashboard/", "")
+    where = pair._syncers.state / "endpoint.json"
+    where.write_text(where.read_text(encoding="utf-8").replace(pair.url, "http://127.0.0.1:1"), encoding="utf-8")
+    pair._ask()
+    pair._write_processes()
+    assert pair._sight.silent == "not answering"
+    assert pair._sight.page == f"{pair.url}/dashboard/", "what was true last"
+
+
 def test_the_dead_ones_place_is_taken_by_another_standby_after_a_pause(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,7 +39,7 @@ class LiveView:
             Live(console=self._console, refresh_per_second=4, transient=True) if self._console.is_terminal else None
         )
         self._said_at = -LINE_EVERY_S
-        self._said_stage = ""
+        self._said_stage = self._said_page = ""
         self._pace = _Pace()
 
     def __enter__(self) -> Self:
@@ -57,7 +57,11 @@ class LiveView:
         self._pace.look(sight)
         if self._live is not None:
             self._live.update(self._picture(sight))
-        elif sight.stage != self._said_stage or sight.elapsed_s - self._said_at >= LINE_EVERY_S:
+            return
+        if sight.page != self._said_page:
+            self._said_page = sight.page
+            self._console.print(f"see it at {sight.page}", highlight=False, markup=False, soft_wrap=True)
+        if sight.stage != self._said_stage or sight.elapsed_s - self._said_at >= LINE_EVERY_S:
             self._said_stage, self._said_at = sight.stage, sight.elapsed_s
             self._console.print(self._line(sight), highlight=False, soft_wrap=True)
 
@@ -67,7 +71,7 @@ class LiveView:
         status = sight.status
         head = Text.assemble((self._title, "bold"), f"  {sight.stage}  ", (as_duration(sight.elapsed_s), "dim"))
         if status is None:
-            return Group(head, _processes(sight))
+            return Group(head, _processes(sight), *_page(sight))
         # In a grid of its own: a bare bar ends without a new line, and the next text would be cut off beside it.
         bar = Table.grid()
         bar.add_row(ProgressBar(total=self._rounds, completed=status["round"], width=40))
@@ -78,15 +82,16 @@ class LiveView:
             _learners(sight, status),
             *(Text(line, style="yellow", no_wrap=True, overflow="ellipsis") for line in gate_lines(status)),
             *(Text(line, style="dim") for line in standby_lines(sight.standby)),
-            Text(f"waiting for {status['waiting_for']}", style="dim", no_wrap=True, overflow="ellipsis"),
+            Text(f"waiting for {_awaited(sight, status)}", style="dim", no_wrap=True, overflow="ellipsis"),
             *_alarms(status),
+            *_page(sight),
         )
 
     def _counts(self, sight: Sight, status: Mapping[str, Any]) -> str:
         grace, moved = status["grace"], status["bytes"]
         parts = [
             f"round {status['round']}/{self._rounds}",
-            self._left(status),
+            self._left(sight, status),
             f"loss {sight.losses[-1][1]:.3f}" if sight.losses else "loss –",
             f"{self._pace.tokens_per_s:,.0f} tokens/s",
             f"quorum {len(status['quorum']['participants'])}",
@@ -95,11 +100,11 @@ class LiveView:
         ]
         return " · ".join(parts)
 
-    def _left(self, status: Mapping[str, Any]) -> str:
+    def _left(self, sight: Sight, status: Mapping[str, Any]) -> str:
         """How long it will take at the pace of the last rounds; what is waited for, while none closes."""
         rounds = self._rounds - status["round"]
-        if rounds and self._pace.stalled:
-            return f"waiting for {status['waiting_for']}"
+        if rounds and (self._pace.stalled or sight.silent):
+            return f"waiting for {_awaited(sight, status)}"
         left_s = self._pace.left_s(rounds)
         return "– left" if left_s is None else f"{as_duration(left_s)} left"
 
@@ -155,6 +160,15 @@ class _Pace:
 
     def left_s(self, rounds: int) -> float | None:
         return rounds / self._rounds_per_s if self._rounds_per_s else None
+
+
+def _awaited(sight: Sight, status: Mapping[str, Any]) -> str:
+    """What the run waits for: what the syncer says, or the syncer."""
+    return f"the syncer ({sight.silent}); learners train on" if sight.silent else str(status["waiting_for"])
+
+
+def _page(sight: Sight) -> list[Text]:
+    return [Text(f"see it at {sight.page}", style="dim", no_wrap=True, overflow="fold")] if sight.page else []
 
 
 def _alarms(status: Mapping[str, Any]) -> list[Text]:

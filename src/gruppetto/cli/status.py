@@ -13,15 +13,20 @@ import msgspec
 import tyro
 
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
-from gruppetto.cli.status_of_the_dead import status_of_report, status_of_state
+from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.launch.place import is_held
 from gruppetto.report.alarms import alarm_lines
+from gruppetto.report.story import as_duration
 from gruppetto.runtime.health import UNKNOWN_LEARNER
 from gruppetto.runtime.store import holds_commits
 from gruppetto.trace.log import Record, read_trace
 
 __all__ = ["gate_lines", "main", "standby_lines", "status_of_directory"]
+
+SHOWN = 6
+"""How many of those who died, and of those who came back, are named: the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +60,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def status_of_directory(directory: Path, *, token: str | None = None) -> dict[str, Any]:
-    """The syncer's account with the pid of each local learner; from the report when the run has ended, and from the
-    durable state where that is all there is.
+    """The syncer's account with pid and restarts of each local learner, and who has died; from the report when the run
+    has ended, and from the durable state where that is all there is.
 
     Raises :class:`DataError` for a directory without a run.
     """
@@ -68,8 +73,8 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
             raise ConnectionLost("the syncer does not run")
         status = fetch_status(endpoint.url, token=token)
     except GruppettoError:
-        report = _read(directory / "report.json", _Report)
-        if not processes and not report:
+        report, held = _read(directory / "report.json", _Report), is_held(directory)
+        if not processes and not report and not held:
             for place in (directory, directory / "syncer"):
                 if holds_commits(place):
                     return status_of_state(place)
@@ -77,17 +82,17 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
         seen = _with_last_seen(report, directory / "trace.jsonl")
-        return status_of_report(directory, seen, learners, ended=bool(report))
+        return status_of_report(directory, seen, processes, ended=bool(report), held=held)
     if "standby" in processes:
         status["standby"] = processes["standby"]
     for name, process in learners.items():
         known = status["learners"].setdefault(name, dict(UNKNOWN_LEARNER))
-        known["pid"] = process["pid"]
+        known["pid"], known["restarts"] = process["pid"], process.get("restarts", 0)
         if process["state"] != "running" and known["state"] != "left":
             known["state"] = process["state"]
         elif known["state"] is None:
             known["state"] = "starting"
-    return status
+    return {**status, "deaths": deaths_in(directory)}
 
 
 def _last_seen(trace: Path) -> dict[str, Any]:
@@ -196,20 +201,54 @@ def _text(status: dict[str, Any]) -> str:
     for name, each in status["learners"].items():
         step = f"{each['step_s']:.3f} s per step" if each.get("step_s") else "no step yet"
         merged = each.get("last_merged_round")
-        offered = f", norm {each['norm']:.3g}" if each.get("norm") is not None else ""
+        offered = f", {_restarts(n)}" if (n := each.get("restarts", 0)) else ""
+        offered += f", norm {each['norm']:.3g}" if each.get("norm") is not None else ""
         offered += f", cosine {each['cosine']:+.2f}" if each.get("cosine") is not None else ""
         lines.append(
             f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
             f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
         )
     lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]
-    lines += [
-        f"  > {back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "
+    told = [
+        f"{back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "
         f"(found in {back['seconds']:.1f} s)"
         for back in status["recoveries"]
     ]
+    lines += [f"  > {line}" for line in _last_of(told)]
+    lines += [f"  x {line}" for line in _last_of(_death_lines(status))]
     lines += [f"  {line}" for line in alarm_lines(status.get("alarms", ()), status.get("uptime_s", 0.0))]
     return "\n".join(lines)
+
+
+def _last_of(lines: list[str]) -> list[str]:
+    """The last ones, and how many there were before."""
+    before = len(lines) - SHOWN
+    return [f"({before} more before)", *lines[-SHOWN:]] if before > 0 else lines
+
+
+def _death_lines(status: Mapping[str, Any]) -> list[str]:
+    """A line each.
+
+    >>> _death_lines({"deaths": [{"process": "ben", "cause": "SIGKILL", "ago_s": 12.0}]})
+    ['ben died (SIGKILL) 12.0 s ago']
+    """
+    return [
+        f"{death['process']} died ({death['cause']})"
+        + (f" {as_duration(death['ago_s'])} ago" if "ago_s" in death else _told_by_a_report(death))
+        for death in status.get("deaths", ())
+    ]
+
+
+def _told_by_a_report(death: Mapping[str, Any]) -> str:
+    when = f" {as_duration(death['t'])} into the run" if death["t"] is not None else ""
+    if death["merged_again_s"] is None:
+        return when
+    back = "a round again" if death["process"] == "syncer" else "merged again"
+    return f"{when}; {back} {as_duration(death['merged_again_s'])} later"
+
+
+def _restarts(count: int) -> str:
+    return f"{count} restart{'s' * (count > 1)}"
 
 
 def gate_lines(status: Mapping[str, Any]) -> list[str]:
@@ -227,4 +266,4 @@ def standby_lines(standby: Mapping[str, Any] | None) -> list[str]:
     if standby is None:
         return []
     count = standby["restarts"]
-    return [f"standby {standby['state']}{f', {count} restart' + 's' * (count > 1) if count else ''}"]
+    return [f"standby {standby['state']}{f', {_restarts(count)}' if count else ''}"]

@@ -1,4 +1,4 @@
-"""How a run stands of which nothing runs any more: the same shape as of one that does, with what is left to know."""
+"""How a run stands whose syncer does not answer: the same shape as of one that does, with what is left to know."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from gruppetto.config.load import load_run
 from gruppetto.errors import GruppettoError, StateError
 from gruppetto.protocol import ProtocolSetting, SyncerCore
 from gruppetto.protocol.units import Epoch
+from gruppetto.report.rundir import DEATHS
 from gruppetto.runtime.authority import EPOCHS
+from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.health import UNKNOWN_LEARNER, Observer, status_before_the_first_learner, status_of
-from gruppetto.runtime.store import Store, StoreInUse
+from gruppetto.runtime.store import Store, StoreInUse, holds_commits
+from gruppetto.trace.log import Record, read_trace
 
-__all__ = ["status_of_report", "status_of_state"]
+__all__ = ["deaths_in", "status_of_report", "status_of_state"]
+
+OF_THE_LIVING = ("running", "starting", "waiting", "restarting")
+"""States of a process that nobody has seen end."""
 
 
 def status_of_state(directory: Path) -> dict[str, Any]:
@@ -49,19 +55,25 @@ def status_of_state(directory: Path) -> dict[str, Any]:
 
 
 def status_of_report(
-    directory: Path, report: Mapping[str, Any], processes: Mapping[str, Any], *, ended: bool
+    directory: Path, report: Mapping[str, Any], processes: Mapping[str, Any], *, ended: bool, held: bool = False
 ) -> dict[str, Any]:
-    """Of a run directory: from its report, if there is one, else from what its trace says without a replay."""
+    """Of a run directory: from its report, if there is one, else from what its trace says without a replay.
+
+    ``processes`` is what the launcher wrote down last, and ``held`` whether it is still there: then it is the syncer
+    alone that is away, and somebody cares for that.
+    """
+    learners: Mapping[str, Any] = processes.get("learners", {})
+    phase, waiting_for = _expected(directory, processes, ended=ended, held=held)
     seen: Mapping[str, Any] = report.get("learners", {})
     shape = status_before_the_first_learner(_setting_in(directory), Observer(), run_id="", epoch=0, now=0.0)
     return {
         **shape,
         "round": report.get("rounds", 0),
-        "phase": "ended" if ended else "stopped",
-        "waiting_for": "nothing: the processes have ended",
+        "phase": phase,
+        "waiting_for": waiting_for,
         "uptime_s": report.get("wall_s") or 0.0,
         "learners": {
-            name: _learner(seen.get(name, {}), processes.get(name, {})) for name in sorted({*processes, *seen})
+            name: _learner(seen.get(name, {}), learners.get(name, {}), held=held) for name in sorted({*learners, *seen})
         },
         "tokens": {**shape["tokens"], **report.get("tokens", {})},
         "fragment_tokens": {
@@ -73,13 +85,45 @@ def status_of_report(
         "bytes": {way: report.get("bytes", {}).get(way) for way in shape["bytes"]},
         "recoveries": [_recovery(recovery) for recovery in report.get("recoveries", ())],
         "alarms": [{"over_t": None, **alarm} for alarm in report.get("alarms", ())],
+        "deaths": report["deaths"] if report.get("deaths") else deaths_in(directory),
+        **({"standby": processes["standby"]} if held and "standby" in processes else {}),
     }
 
 
-def _learner(seen: Mapping[str, Any], process: Mapping[str, Any]) -> dict[str, Any]:
+def deaths_in(directory: Path) -> list[dict[str, Any]]:
+    """Who has died in a local run that goes on, or broke off: process, cause, how many seconds ago; oldest first."""
+    found: list[dict[str, Any]] = []
+    with suppress(GruppettoError):  # none, or not to be read: the log of the launcher has them too
+        for line in read_trace(directory / DEATHS):
+            if isinstance(line, Record) and line.name == "died":
+                ago_s = max(0.0, wall_time_s() - float(line.data["wall_s"]))
+                found.append({"process": line.data["learner"], "cause": line.data["cause"], "ago_s": ago_s})
+    return found
+
+
+def _expected(directory: Path, processes: Mapping[str, Any], *, ended: bool, held: bool) -> tuple[str, str]:
+    """The phase of a run whose syncer does not answer, and what it waits for."""
+    if held:
+        syncer: Mapping[str, Any] = processes.get("syncer", {})
+        if processes.get("stage") == "done":
+            return "ended", "its report"
+        if not syncer:
+            return "starting", "its processes to be started"
+        doing = "not answering yet" if syncer["state"] == "running" else syncer["state"]
+        train_on = "" if processes.get("stage") == "starting" else "; learners train on"
+        return "no syncer", f"the syncer: {doing}{train_on}"
+    if not ended and processes and holds_commits(directory / "syncer"):
+        return "stopped", f"somebody to go on with it: gruppetto resume {directory}"
+    return "ended" if ended else "stopped", "nothing: the processes have ended"
+
+
+def _learner(seen: Mapping[str, Any], process: Mapping[str, Any], *, held: bool) -> dict[str, Any]:
     known = {key: seen[key] for key in UNKNOWN_LEARNER if key in seen}
     state = process.get("state") or seen.get("state")
-    return {**UNKNOWN_LEARNER, **known, "state": state, "pid": process.get("pid")}
+    if process and not held and str(state).startswith(OF_THE_LIVING):
+        state = "gone"  # with the launcher, which nobody outlives
+    restarts = process.get("restarts", 0)
+    return {**UNKNOWN_LEARNER, **known, "state": state, "pid": process.get("pid"), "restarts": restarts}
 
 
 def _recovery(told: Mapping[str, Any]) -> dict[str, Any]:

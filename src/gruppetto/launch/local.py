@@ -95,6 +95,7 @@ class _LocalRun:
         called: Routes = PlainRoutes() if routes is None else routes
         self._began = clock.now()
         self._asked_at = -STATUS_EVERY_S
+        self._answered = False
         self._pause = threading.Event()
         self._sight, self._losses = Sight(), Losses(directory)
         self._file = ProcessFile(directory, SYNCER)
@@ -197,13 +198,18 @@ class _LocalRun:
         self._show(self._sight)
 
     def _ask(self) -> None:
-        self._sight.status = self._syncers.ask() or self._sight.status
+        answer = self._syncers.ask()
+        self._sight.status, self._sight.page = answer or self._sight.status, self._syncers.page
+        self._answered = answer is not None
 
     def _write_processes(self) -> None:
         revival, first, other = self._revival, self._syncers.first, self._syncers.other
         learners = {name: revival.described(name, child) for name, child in self._learners.children.items()}
         syncer = {SYNCER: revival.described(first, first.child)} if first.child is not None else {}
         self._sight.processes = {**syncer, **learners}
+        quiet = "not answering" if first.served else "starting"
+        state = syncer.get(SYNCER, {}).get("state", "")
+        self._sight.silent = "" if self._answered else quiet if first.running else state
         if other is not None and other.child is not None:
             self._sight.standby = {**revival.described(other, other.child, doing=other.doing), "url": other.url}
         self._file.write(self._sight)

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from gruppetto.errors import DataError, StateError
 from gruppetto.trace.log import Record, is_trace, read_trace
 
-__all__ = ["SEEDS", "clear", "has_begun", "held_directory", "holds_run", "run_directory"]
+__all__ = ["SEEDS", "clear", "has_begun", "held_directory", "holds_run", "is_held", "run_directory"]
 
 SEEDS = "seeds.json"
 """In a directory that holds several runs, one for each seed."""
@@ -63,6 +63,18 @@ def held_directory(directory: Path) -> Iterator[None]:
             with _held(lock):
                 pass
         yield
+
+
+def is_held(directory: Path) -> bool:
+    """Whether somebody runs something in ``directory`` at this moment."""
+    try:
+        with (directory / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # no lock, or one that is not ours to look at
+    return False
 
 
 def holds_run(directory: Path) -> bool:

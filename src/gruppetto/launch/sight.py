@@ -25,6 +25,10 @@ class Sight:
     """The same of the syncer in waiting; None in a run without one."""
     status: dict[str, Any] | None = None
     """The syncer's account of itself, as fresh as it could be had."""
+    page: str = ""
+    """The address of the syncer's page, of the one in charge; "" until it has been heard."""
+    silent: str = ""
+    """What the syncer is doing while it does not answer; "" while it does. ``status`` is an old one then."""
     losses: list[tuple[int, float]] = field(default_factory=list)
     """(round, held-out loss of the global model)."""
 

@@ -70,6 +70,8 @@ class Syncers:
             self.seats = [self._seat(SYNCER, host, port), self._seat(STANDBY, host, 0)]
         self._in_charge = self.seats[0]
         """Who was, when somebody last said that he is."""
+        self.page = ""
+        """Where whoever was in charge then shows the run."""
 
     @property
     def address(self) -> str:
@@ -129,7 +131,9 @@ class Syncers:
                 continue
             seat.served, self._in_charge = True, seat
             with suppress(GruppettoError):
-                return fetch_status(endpoint.url, token=self._token)
+                status = fetch_status(endpoint.url, token=self._token)
+                self.page = f"{endpoint.url}/dashboard/"
+                return status
         return None
 
     def listen_for_standby(self) -> None:
