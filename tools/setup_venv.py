@@ -1,5 +1,5 @@
-"""Make the virtual environment that the Makefile works in: ``python tools/setup_venv.py .venv EXTRAS``. It needs nothing
-but the standard library.
+"""Make the virtual environment that the Makefile works in: ``python tools/setup_venv.py .venv EXTRAS``. It needs
+nothing but the standard library.
 
 On a machine without a GPU the CPU build of torch is installed, whatever the package index would hand out by default
 (for Linux on x86 that is a CUDA build of several gigabytes). On a machine with a GPU a torch that the base interpreter
