@@ -171,10 +171,14 @@ def test_a_long_row_says_how_far_it_has_come_and_how_to_make_it_shorter(capsys: 
         def now(self) -> float:
             return float(next(now))
 
-    say = simulate._hours(EveryLook())
+    scenario = Scenario(chips=1000, learners=8, hours=10)
+    progress = simulate.Progress([("decoupled", scenario, 0)], EveryLook())
     for hour in range(6):
-        say(3600.0 * hour)
-    assert capsys.readouterr().err.splitlines() == ["  2.0 simulated hours are done", "  5.0 simulated hours are done"]
+        progress.passed(3600.0 * hour)
+    assert capsys.readouterr().err.splitlines() == [
+        "  2 h of 10 h are simulated, about 40 s left",
+        "  4 h of 10 h are simulated, about 27 s left",
+    ]
     scenario = Scenario(chips=1000, learners=8, hours=100)
     simulate._say_what_takes_long([("decoupled", scenario, 0)])
     assert "a row has up to 3.1e+06 steps" in (said := capsys.readouterr().err) and "--stride 16" in said
