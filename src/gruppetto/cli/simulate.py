@@ -183,11 +183,11 @@ def _say_what_takes_long(jobs: Sequence[tuple[str, Scenario, int]]) -> None:
 
 
 class Progress:
-    """What is done on standard error, and about how much longer the rest takes, by the steps that rows have."""
+    """What is done, on standard error, and how much longer the rest takes: by the steps of decoupled rows."""
 
     def __init__(self, jobs: Sequence[tuple[str, Scenario, int]], clock: Clock) -> None:
         self._jobs, self._clock = jobs, clock
-        self._steps = [1.0 + (expected_steps(system, one) if system == "decoupled" else 0.0) for system, one, _ in jobs]
+        self._steps = [expected_steps(system, one) if system == "decoupled" else 0.0 for system, one, _ in jobs]
         self._count = 0
         self._began_s = self._said_s = clock.now()
 
