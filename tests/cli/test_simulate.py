@@ -15,7 +15,7 @@ from gruppetto.cli import simulate
 from gruppetto.cli.__main__ import main
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years, counted
 from gruppetto.errors import SettingError
-from gruppetto.sim.goodput import run
+from gruppetto.sim.goodput import Outcome, run
 from gruppetto.sim.scenario import Scenario
 
 QUICK = ["simulate", "--chips", "300k", "--hours", "0.5", "--stride", "30"]
@@ -172,10 +172,18 @@ def test_a_long_row_says_how_far_it_has_come_and_how_to_make_it_shorter(capsys: 
         def now(self) -> float:
             return float(next(now))
 
-    say = simulate._hours(EveryLook())
+    scenario = Scenario(chips=1000, learners=8, hours=10)
+    progress = simulate.Progress([("elastic", scenario, 0), ("decoupled", scenario, 0)], EveryLook())
+    progress.done(Outcome(system="elastic", chips=1000, learners=1, seed=0, goodput=0.5, uptime=0.5, stops=1))
+    assert capsys.readouterr().err == "1/2: elastic, 1k chips, seed 0: goodput 50.0%\n", (
+        "what tells nothing of the rest"
+    )
     for hour in range(6):
-        say(3600.0 * hour)
-    assert capsys.readouterr().err.splitlines() == ["  2.0 simulated hours are done", "  5.0 simulated hours are done"]
+        progress.passed(3600.0 * hour)
+    assert capsys.readouterr().err.splitlines() == [
+        "  2 h of 10 h are simulated, about 48 s left",
+        "  4 h of 10 h are simulated, about 30 s left",
+    ]
     scenario = Scenario(chips=1000, learners=8, hours=100)
     simulate._say_what_takes_long([("decoupled", scenario, 0)])
     assert "a row has up to 3.1e+06 steps" in (said := capsys.readouterr().err) and "--stride 16" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,13 @@ def test_data_parallel_of_one_sends_nothing() -> None:
     assert data_parallel_bytes(1000, [10]) == 0
     assert data_parallel_bytes(None, [10]) is None
     assert data_parallel_bytes(1000, []) is None
+
+
+def test_the_shares_of_the_story_add_up() -> None:
+    """A run that ends with a learner away knows nothing yet of what that one trained on."""
+    found = replace(measures(), tokens={"consumed": 200, "merged": 144, "discarded": 44, "lost": 0, "open": 12})
+    said = story(summary_of_run(found), Path("runs/x"))
+    assert "72% were merged, 22% discarded and 0% lost; 6% were still under way at the end." in said
 
 
 def test_the_story_of_a_run() -> None:

@@ -13,7 +13,7 @@ from gruppetto.errors import SettingError
 from gruppetto.sim.choice import Choice, needs_of
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.machine import MachineProfile
-from gruppetto.sim.paper import GOODPUT
+from gruppetto.sim.paper import FITTED, GOODPUT
 from gruppetto.sim.planner import changes, plan, ranked, simulate
 from gruppetto.sim.quality import codec_loss, compute_share, learners_loss, period_loss
 
@@ -41,6 +41,22 @@ def test_goodput_is_that_of_the_papers_grid() -> None:
 def test_more_failures_ask_for_more_learners() -> None:
     chosen = [ranked(replace(PAPER, chips=n))[0].choice.learners for n in (10_000, 150_000, 1_200_000, 4_800_000)]
     assert chosen == sorted(chosen) and chosen[0] < chosen[-1]
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.sampled_from([1, 2, 4]))
+@settings(max_examples=15, deadline=None)
+def test_learners_that_share_a_slice_gain_nothing_over_one_that_has_it(hosts: int, parts: int, sites: int) -> None:
+    hardware = replace(FITTED, elastic=replace(FITTED.elastic, slice_chips=16))
+    cluster = Cluster(chips=16 * hosts, parameters=10**9, mtbi_s=86_400.0, hardware=hardware)
+    assert cluster.goodput(parts * hosts) == cluster.goodput(hosts)
+    apart = replace(cluster, sites=sites).scenario(1).hardware.elastic.slice_chips
+    assert apart == min(16, cluster.chips // sites), "a slice lies within one site"
+
+
+def test_one_host_that_fails_as_a_whole_asks_for_no_more_learners() -> None:
+    hardware = replace(FITTED, elastic=replace(FITTED.elastic, slice_chips=8))
+    cluster = Cluster(chips=16, parameters=10**9, mtbi_s=6 * 3600.0, hardware=hardware)
+    assert ranked(cluster)[0].choice.learners == 1
 
 
 def test_larger_models_bear_more_learners() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -104,3 +105,15 @@ def test_a_machine_prices_the_syncer() -> None:
         MachineProfile(persist_bytes_per_s=0)
     with pytest.raises(SettingError, match=r"machine\.latency_s"):
         MachineProfile(latency_s=-1)
+
+
+def test_a_slice_takes_all_learners_on_it() -> None:
+    """Sixteen learners on two hosts: what strikes one chip takes the eight learners of its host, and no other."""
+    elastic = replace(FITTED.elastic, slice_chips=8)
+    scenario = Scenario(chips=16, learners=16, mtbi_s=6 * 3600.0, hardware=replace(FITTED, elastic=elastic))
+    for fault in itertools.islice(scenario.faults(3), 50):
+        assert (fault.first_chip, fault.num_chips) in ((0, 8), (8, 8))
+    alone = replace(scenario, learners=2)
+    struck = [fault.first_chip // 8 for fault in itertools.islice(alone.faults(3), 50)]
+    assert struck == [fault.first_chip // 8 for fault in itertools.islice(scenario.faults(3), 50)]
+    assert all(fault.num_chips == 1 for fault in itertools.islice(alone.faults(3), 50))

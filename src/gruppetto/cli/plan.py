@@ -17,16 +17,11 @@ from gruppetto.cli.quantities import as_count, as_gbit_s, as_gib, as_number, as_
 from gruppetto.cli.simulate_flags import one_by_one
 from gruppetto.errors import SettingError, StateError
 from gruppetto.sim.cluster import Cluster
-from gruppetto.sim.elastic import ElasticCosts
 from gruppetto.sim.machine import MachineProfile, read_machine
-from gruppetto.sim.paper import FITTED
+from gruppetto.sim.paper import FITTED, usual_slice
 from gruppetto.sim.planner import plan
 
 __all__ = ["main"]
-
-LARGE_CLUSTER = 32_768
-SMALL_SLICE = 8
-"""Chips that go together in a smaller cluster: a host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +54,8 @@ class Flags:
     spread: str = "0"
     """How much slower the slowest learner is than the fastest."""
     slice_chips: str | None = None
-    """Chips that are lost and regained together. The default is 256, and 8 below 32,768 chips."""
+    """Chips that are lost and regained together. The default is 256, and 8 below 32,768 chips; 1 where each one is
+    preempted by itself."""
     machine: Path | None = None
     """What the syncer's host can do, from gruppetto doctor --measure."""
     rounds: str | None = None
@@ -94,12 +90,8 @@ def cluster_of(flags: Flags) -> Cluster:
     machine = read_machine(flags.machine) if flags.machine is not None else MachineProfile()
     if flags.latency is not None:
         machine = replace(machine, latency_s=as_seconds(flags.latency, where="--latency", zero=True, never=False))
-    if flags.slice_chips is not None:
-        slice_chips = as_count(flags.slice_chips, where="--slice-chips")
-    else:
-        slice_chips = FITTED.elastic.slice_chips if chips >= LARGE_CLUSTER else SMALL_SLICE
-    costs = FITTED.elastic
-    elastic = ElasticCosts(slice_chips=slice_chips, scale_down_s=costs.scale_down_s, scale_up_s=costs.scale_up_s)
+    given = flags.slice_chips
+    slice_chips = as_count(given, where="--slice-chips") if given is not None else usual_slice(chips)
     return Cluster(
         chips=chips,
         parameters=_parameters(flags.params),
@@ -110,7 +102,7 @@ def cluster_of(flags: Flags) -> Cluster:
         syncer_gib=as_gib(flags.syncer_gib, where="--syncer-gib") if flags.syncer_gib is not None else None,
         syncer_gbit_s=as_gbit_s(flags.syncer_gbit_s, where="--syncer-gbit-s") if flags.syncer_gbit_s else None,
         spread=as_number(flags.spread, where="--spread"),
-        hardware=replace(FITTED, elastic=elastic),
+        hardware=replace(FITTED, elastic=replace(FITTED.elastic, slice_chips=slice_chips)),
         machine=machine,
     )
 

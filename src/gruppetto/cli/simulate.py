@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gruppetto.cli.flags import at_most_one, print_json, read_flags
-from gruppetto.cli.quantities import as_count, counted
+from gruppetto.cli.quantities import as_count, counted, timed
 from gruppetto.cli.simulate_file import ScenarioFile, read_scenario
-from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, priced, scenario_of
+from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, priced, resized, scenario_of
 from gruppetto.cli.simulate_tables import (
     CODECS,
     as_json,
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         outcomes = run_all(
             jobs,
             processes=at_least_one(flags.processes, "--processes"),
-            done=_progress(len(jobs)),
-            passed=_hours(MonotonicClock()),
+            done=(progress := Progress(jobs, MonotonicClock())).done,
+            passed=progress.passed,
         )
     rows = tabulate(outcomes)
     if flags.figure is not None:
@@ -94,7 +94,7 @@ def _jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
         if system not in SYSTEMS:
             raise SettingError(f"{system!r} is no system", where="--systems", fix=f"use one of {', '.join(SYSTEMS)}")
     return [
-        (system, _of_size(base, system, chips, m), flags.seed + seed)
+        (system, _of_size(resized(base, flags, chips), system, m), flags.seed + seed)
         for chips in all_chips
         for system in systems
         for m in (learners[:1] if system in ONE_JOB else learners)
@@ -102,11 +102,11 @@ def _jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]:
     ]
 
 
-def _of_size(base: Scenario, system: str, chips: int, learners: int) -> Scenario:
+def _of_size(base: Scenario, system: str, learners: int) -> Scenario:
     """A job on all chips knows of no learners."""
     if system in ONE_JOB:
-        return replace(base, chips=chips, learners=1, parties=())
-    return replace(base, chips=chips, learners=learners)
+        return replace(base, learners=1, parties=())
+    return replace(base, learners=learners)
 
 
 def _together(file: ScenarioFile, given: Sequence[str]) -> list[str]:
@@ -120,7 +120,7 @@ def _table_jobs(flags: Flags, base: Scenario) -> list[tuple[str, Scenario, int]]
     seeds = at_least_one(flags.seeds if flags.seeds is not None else TABLE_SEEDS, "--seeds", most=MOST_SEEDS)
     grid = [("data-parallel", 1), ("elastic", 1), *(("decoupled", m) for m in LEARNERS)]
     return [
-        (system, replace(base, chips=chips, learners=m), flags.seed + seed)
+        (system, replace(resized(base, flags, chips), learners=m), flags.seed + seed)
         # The dearest first, so that several processes end together.
         for system, m in reversed(grid)
         for chips in (map(chips_of, flags.chips) if flags.chips else CHIPS)
@@ -183,31 +183,42 @@ def _say_what_takes_long(jobs: Sequence[tuple[str, Scenario, int]]) -> None:
         )
 
 
-def _hours(clock: Clock) -> Callable[[float], None]:
-    """Says every few seconds how far a long row has come."""
-    said_at = clock.now()
+class Progress:
+    """What is done, on standard error, and how much longer the rest takes: by the steps of decoupled rows."""
 
-    def say(now_s: float) -> None:
-        nonlocal said_at
-        if (now := clock.now()) >= said_at + SAY_EVERY_S:
-            said_at = now
-            print(f"  {now_s / 3600:.1f} simulated hours are done", file=sys.stderr, flush=True)
+    def __init__(self, jobs: Sequence[tuple[str, Scenario, int]], clock: Clock) -> None:
+        self._jobs, self._clock = jobs, clock
+        self._steps = [expected_steps(system, one) if system == "decoupled" else 0.0 for system, one, _ in jobs]
+        self._count = 0
+        self._began_s = self._said_s = clock.now()
 
-    return say
+    def done(self, outcome: Outcome) -> None:
+        """A row is there; they come in the order of the jobs."""
+        self._count += 1
+        self._said_s = self._clock.now()
+        _say(f"{self._count}/{len(self._jobs)}: {_named(outcome)}: goodput {outcome.goodput:.1%}{self._left(0.0)}")
+
+    def passed(self, now_s: float) -> None:
+        """The row in work has come to this virtual time: said every few seconds."""
+        if self._clock.now() < self._said_s + SAY_EVERY_S or self._count == len(self._jobs):
+            return
+        self._said_s = self._clock.now()
+        horizon_s = self._jobs[self._count][1].horizon_s
+        share = min(1.0, now_s / horizon_s)
+        _say(f"  {timed(now_s)} of {timed(horizon_s)} are simulated{self._left(share)}")
+
+    def _left(self, share: float) -> str:
+        """``share``: of the row in work."""
+        steps = [*self._steps, 0.0]
+        done = sum(steps[: self._count]) + share * steps[self._count]
+        left_s = (self._clock.now() - self._began_s) * (sum(steps) / done - 1) if done else 0.0
+        return f", about {timed(float(round(left_s)))} left" if left_s >= SAY_EVERY_S else ""
 
 
-def _progress(total: int) -> Callable[[Outcome], None]:
-    count = 0
+def _named(outcome: Outcome) -> str:
+    who = f"{outcome.system}, M = {outcome.learners}" if outcome.system not in ONE_JOB else outcome.system
+    return f"{who}, {counted(outcome.chips)} chips, seed {outcome.seed}"
 
-    def say(outcome: Outcome) -> None:
-        nonlocal count
-        count += 1
-        who = f"{outcome.system}, M = {outcome.learners}" if outcome.system not in ONE_JOB else outcome.system
-        print(
-            f"{count}/{total}: {who}, {counted(outcome.chips)} chips, seed {outcome.seed}: "
-            f"goodput {outcome.goodput:.1%}",
-            file=sys.stderr,
-            flush=True,
-        )
 
-    return say
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -19,11 +19,11 @@ from gruppetto.sim.elastic import ElasticCosts
 from gruppetto.sim.failures import Cause, Recovery
 from gruppetto.sim.machine import read_machine
 from gruppetto.sim.network import Link
-from gruppetto.sim.paper import FITTED, Hardware
+from gruppetto.sim.paper import FITTED, Hardware, usual_slice
 from gruppetto.sim.rivals import RestartCosts
 from gruppetto.sim.scenario import LIVENESS_S, Outages, Scenario
 
-__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "priced", "scenario_of"]
+__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "priced", "resized", "scenario_of"]
 
 MANY = ("--chips", "--learners", "--systems", "--fails", "--sites")
 TABLE_STRIDE = 16
@@ -65,8 +65,8 @@ class Flags:
     machine: Path | None = None
     """What the syncer's host and a link to it can do, from gruppetto doctor --measure: prices merges, commits and
     transfers of a model of --parameters, bf16 up and fp32 down."""
-    slice_chips: str = str(FITTED.elastic.slice_chips)
-    """Chips that are lost and regained together."""
+    slice_chips: str | None = None
+    """Chips that are lost and regained together. The default is 256, and 8 below 32,768 chips."""
     scale_down_s: str = f"{FITTED.elastic.scale_down_s:g}"
     """An elastic job's pause after a loss."""
     scale_up_s: str = f"{FITTED.elastic.scale_up_s:g}"
@@ -139,7 +139,7 @@ def scenario_of(flags: Flags) -> Scenario:
         recovery = replace(recovery, scale_s=recovery.scale_s * mean_s / recovery.mean_s)
     hardware = Hardware(
         elastic=ElasticCosts(
-            slice_chips=as_count(flags.slice_chips, where="--slice-chips"),
+            slice_chips=slice_of(flags, max(map(chips_of, flags.chips or ("1.2M",)))),
             scale_down_s=as_seconds(flags.scale_down_s, where="--scale-down-s", zero=True),
             scale_up_s=as_seconds(flags.scale_up_s, where="--scale-up-s", zero=True),
         ),
@@ -190,6 +190,17 @@ def priced(scenario: Scenario, flags: Flags) -> Scenario:
         fragment_bytes=CODECS[CodecChoice().uplink].payload_bytes(elements),
         download_bytes=CODECS[CodecChoice().downlink].payload_bytes(elements),
     )
+
+
+def slice_of(flags: Flags, chips: int) -> int:
+    """What is lost together in a cluster of so many chips, as told or as usual."""
+    return as_count(flags.slice_chips, where="--slice-chips") if flags.slice_chips is not None else usual_slice(chips)
+
+
+def resized(scenario: Scenario, flags: Flags, chips: int) -> Scenario:
+    """The same on so many chips, with the slices of such a cluster."""
+    elastic = replace(scenario.hardware.elastic, slice_chips=slice_of(flags, chips))
+    return replace(scenario, chips=chips, hardware=replace(scenario.hardware, elastic=elastic))
 
 
 def chips_of(text: str) -> int:

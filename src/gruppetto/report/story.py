@@ -79,12 +79,18 @@ def _about_merging(report: Mapping[str, Any]) -> list[str]:
         shares = {fate: tokens[fate] / tokens["consumed"] for fate in ("merged", "discarded", "lost")}
         lines.append(
             f"Of {tokens['consumed']:,} tokens {shares['merged']:.0%} were merged, {shares['discarded']:.0%} discarded "
-            f"and {shares['lost']:.0%} lost."
+            f"and {shares['lost']:.0%} lost{_still_open(tokens)}."
         )
     never = [name for name, each in report["learners"].items() if not each["merged_rounds"]]
     if never:
         lines.append(f"Nothing of {', '.join(never)} was ever merged: look at its log and at the rejections.")
     return lines
+
+
+def _still_open(tokens: Mapping[str, Any]) -> str:
+    """Tokens of which nobody knew, when the record ended, what became of them."""
+    share = sum(tokens.get(fate, 0) for fate in ("open", "promised")) / tokens["consumed"]
+    return f"; {share:.0%} were still under way at the end" if share >= 0.005 else ""
 
 
 def _about_bytes(moved: Mapping[str, Any]) -> list[str]:

@@ -67,7 +67,9 @@ class Cluster:
         self.scenario(1)  # judges the rest
 
     def scenario(self, learners: int, *, hours: float = 24.0) -> Scenario:
-        """The cluster and its failures, as the simulator takes it."""
+        """The cluster and its failures, as the simulator takes it. A slice lies within one site."""
+        elastic = self.hardware.elastic
+        size = min(elastic.slice_chips, self.chips // (self.sites or 1))
         return Scenario(
             chips=self.chips,
             learners=learners,
@@ -76,14 +78,17 @@ class Cluster:
             step_s=self.step_s,
             spread=self.spread,
             jitter=self.jitter,
-            hardware=self.hardware,
+            hardware=replace(self.hardware, elastic=replace(elastic, slice_chips=size)),
         )
 
     def goodput(self, learners: int) -> float:
         """Of M learners, by the rule that they do as one elastic job on an M-th of the chips
-        (docs/simulator.md, within 4 points); the shipping cores are simulated once it is known what with."""
-        share = max(1, self.chips // learners)
-        return elastic_goodput(replace(self.scenario(1), chips=share, spread=0.0, jitter=0.0))
+        (docs/simulator.md, within 4 points); the shipping cores are simulated once it is known what with.
+
+        Learners smaller than a slice fail with all that share it, as often as one that has the whole slice."""
+        alone = self.scenario(1)
+        share = max(self.chips // learners, min(alone.hardware.elastic.slice_chips, self.chips))
+        return elastic_goodput(replace(alone, chips=share, spread=0.0, jitter=0.0))
 
 
 @lru_cache(maxsize=4096)

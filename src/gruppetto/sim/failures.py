@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gruppetto.errors import SettingError
 
@@ -92,6 +92,17 @@ class Fault:
     down_s: float
     notice: bool = False
     cause: str = "chip"
+
+    def widened(self, slice_chips: int, chips: int) -> Fault:
+        """The same of all slices that it touches, in a cluster of ``chips``.
+
+        >>> fault = Fault(at_s=1.0, first_chip=13, num_chips=4, down_s=60.0).widened(8, 20)
+        >>> fault.first_chip, fault.num_chips
+        (8, 12)
+        """
+        first = self.first_chip // slice_chips * slice_chips
+        end = min(chips, -(-(self.first_chip + self.num_chips) // slice_chips) * slice_chips)
+        return replace(self, first_chip=first, num_chips=end - first)
 
 
 def draw_faults(causes: Sequence[Cause], *, chips: int, seed: int) -> Iterator[Fault]:

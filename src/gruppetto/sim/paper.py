@@ -12,7 +12,7 @@ from gruppetto.sim.elastic import ElasticCosts
 from gruppetto.sim.failures import Recovery
 from gruppetto.sim.rivals import RestartCosts
 
-__all__ = ["CHIPS", "ELASTIC_AT_2_4M", "FITTED", "GOODPUT", "LEARNERS", "Hardware"]
+__all__ = ["CHIPS", "ELASTIC_AT_2_4M", "FITTED", "GOODPUT", "LEARNERS", "Hardware", "usual_slice"]
 
 CHIPS = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
 """The sizes of our grid. The paper's cells known to us are those of 150k, 600k and 1.2M, and one of 2.4M."""
@@ -46,3 +46,15 @@ FITTED = Hardware(
     recovery=Recovery(scale_s=2190.0, shape=1.5, power=1.5),  # 40 minutes in the mean
     restart=RestartCosts(restart_s=70.0, checkpoint_s=5.0),
 )
+
+LARGE_CLUSTER = 32_768
+HOST_CHIPS = 8
+
+
+def usual_slice(chips: int) -> int:
+    """Chips that go together, where nothing else is known: a host in a small cluster, the fitted slice in a large one.
+
+    >>> usual_slice(64), usual_slice(1_200_000)
+    (8, 256)
+    """
+    return FITTED.elastic.slice_chips if chips >= LARGE_CLUSTER else HOST_CHIPS

@@ -150,7 +150,13 @@ class Scenario:
         """The faults of all chips: the same for every system and every number of learners."""
         chip = Cause(name="chip", mtbi_s=self.mtbi_s, recovery=self.hardware.recovery)
         drawn = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
-        return heapq.merge(drawn, self.planned, key=lambda fault: fault.at_s) if self.planned else drawn
+        if self.planned:
+            drawn = heapq.merge(drawn, self.planned, key=lambda fault: fault.at_s)
+        size = self.hardware.elastic.slice_chips
+        if self.parties or self.chips // self.learners >= size:
+            return drawn
+        # A slice belongs to several learners, and takes all of them with it.
+        return (fault.widened(size, self.chips) for fault in drawn)
 
     def job(self, learner: int, *, of: int, seed: int) -> ElasticJob:
         """The job of one learner of ``of``, on its share of the chips."""
