@@ -420,6 +420,7 @@ def test_somebody_else_there(toy: Make) -> None:
         ({"token": "é"}, SettingError, "printable ASCII"),
         ({"token": ""}, SettingError, "Learner.token"),
         ({"cursor": 7}, SettingError, "Learner.cursor"),
+        ({"checkpoints": 3}, SettingError, "Learner.checkpoints"),
         ({"url": None}, AddressError, "None is not an address"),
         ({"url": "https://127.0.0.1:9", "ca_file": 5}, SettingError, "^5: cannot be used"),
         ({"url": "https://127.0.0.1:9", "key_file": "k.pem"}, SettingError, "give cert_file too"),
@@ -445,6 +446,19 @@ def test_numbers_of_numpy_are_numbers(toy: Make) -> None:
 def test_no_optimizer_without_saying_so(toy: Make) -> None:
     with pytest.raises(SettingError, match="hook=False"):
         gruppetto.Learner(toy(), None, syncer="localhost")
+
+
+@pytest.mark.parametrize("given", ["adam", {"a": 1}, 3, [3], object(), (one for one in ())])
+def test_an_optimizer_that_is_none(toy: Make, given: Any) -> None:
+    with pytest.raises(SettingError, match=r"^Learner\.optimizer: .* no optimizer; pass the torch optimizer"):
+        gruppetto.Learner(toy(), given, syncer="localhost")
+
+
+def test_a_scheduler_is_no_optimizer(toy: Make) -> None:
+    model = toy()
+    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    # It keeps its optimizer under the name that wrappers use, and that one it is then.
+    gruppetto.Learner(model, scheduler, syncer="localhost")  # type: ignore[arg-type]
 
 
 def test_a_model_without_anything_to_train() -> None:

@@ -132,6 +132,23 @@ def test_names_that_differ_only_by_a_wrappers_part_are_told_apart() -> None:
     assert "tied" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("parameter", "says"),
+    [
+        (lambda: nn.UninitializedParameter(), "has no shape yet; call the model once"),
+        (lambda: nn.Parameter(torch.eye(3).to_sparse()), "layout is torch.sparse_coo; make it dense"),
+        (lambda: nn.Parameter(torch.eye(3).to_sparse_csr()), "layout is torch.sparse_csr; make it dense"),
+        (lambda: nn.Parameter(torch.eye(3).to_mkldnn()), "make it dense"),
+        (lambda: nn.Parameter(torch.ones(3, 1).expand(3, 4)), "share memory"),
+    ],
+)
+def test_a_parameter_of_an_odd_kind_is_named(parameter: Callable[[], nn.Parameter], says: str) -> None:
+    model = nn.Linear(2, 2)
+    model.odd = parameter()
+    with pytest.raises(LayoutError, match=rf"^parameter 'odd': .*{says}"):
+        FlatModel(model)
+
+
 def test_an_integer_parameter_that_is_frozen_already_is_not_to_be_frozen() -> None:
     model = nn.Linear(2, 2)
     model.count = nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)

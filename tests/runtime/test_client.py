@@ -422,6 +422,29 @@ def test_a_second_welcome_makes_a_seeder_of_who_is_connected(syncer: ScriptedSyn
     assert (syncer.hellos, learner.client.reconnects) == (1, 0)
 
 
+def test_who_was_to_give_the_first_weights_and_was_cut_off_pulls_those_of_another(
+    syncer: ScriptedSyncer, learner: FourNumbers
+) -> None:
+    """Its training thread had not looked when the link was lost; the next Welcome does not ask any more."""
+    syncer.first = lambda n: asking_for_seed(syncer) if n == 0 else syncer.welcome()
+    learner.client.start()
+    learner.wait(lambda: learner.client.seed_wanted)
+    syncer.hang_up()
+    learner.become_ready()
+    assert not learner.client.seed_wanted
+    assert (syncer.seeds, syncer.hellos, learner.client.failure) == ([], 2, None)
+
+
+def test_a_seed_whose_turn_is_over_asks_anew_how_the_run_stands(syncer: ScriptedSyncer, learner: FourNumbers) -> None:
+    """The syncer has given this learner up, and its connection does not know yet."""
+    syncer.first = lambda n: asking_for_seed(syncer) if n == 0 else syncer.welcome()
+    syncer.seed = lambda n: web.Response(status=409, text="nobody asked a (incarnation 1) for initial weights")
+    learner.client.start()
+    learner.give_seed()
+    learner.become_ready()
+    assert (len(syncer.seeds), syncer.hellos, learner.client.failure) == (1, 2, None)
+
+
 @pytest.mark.parametrize("failures", [TRIES - 1, TRIES])
 def test_a_seed_that_is_never_taken_is_a_failure_to_report(
     syncer: ScriptedSyncer, learner: FourNumbers, failures: int

@@ -464,8 +464,8 @@ def test_only_who_was_asked_may_seed_and_only_finite_weights(tmp_path):
         async with syncer(tmp_path) as peer:
             await peer.dial()
             for code, text, change in (
-                (400, "nobody asked b", {"Gruppetto_Learner": "b"}),
-                (400, "nobody asked", {"Gruppetto_Incarnation": "2"}),
+                (409, "nobody asked b", {"Gruppetto_Learner": "b"}),
+                (409, "nobody asked", {"Gruppetto_Incarnation": "2"}),
                 (400, "not a number", {"Gruppetto_Incarnation": "one"}),
             ):
                 found, said = await peer.seed(**change)
@@ -474,7 +474,7 @@ def test_only_who_was_asked_may_seed_and_only_finite_weights(tmp_path):
             assert found == 400 and "hold NaN or infinity" in said
             assert (await peer.seed())[0] == 200
             found, said = await peer.seed()
-            assert found == 400 and "nobody asked" in said
+            assert found == 409 and "nobody asked" in said
 
     run(test())
 

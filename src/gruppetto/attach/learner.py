@@ -179,6 +179,12 @@ class Learner(LearnerView):
                 where="Learner.on_checkpoint",
                 fix="pass a function, or Parts",
             )
+        if checkpoints is not None and not isinstance(checkpoints, Checkpoints | str | Path):
+            raise SettingError(
+                f"checkpoints is {checkpoints!r:.80}",
+                where="Learner.checkpoints",
+                fix="pass a directory, or gruppetto.Checkpoints(DIR, every_steps=N)",
+            )
         book = address_book(syncer)
         addresses = book.addresses()
         donates = donation_place(donate, addresses, token=token, has_optimizer=optimizer is not None)

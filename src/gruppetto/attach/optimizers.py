@@ -68,7 +68,8 @@ def as_one(given: Optimizers) -> torch.optim.Optimizer:
     """The optimizer in which the state lies and whose hooks are called.
 
     Accelerate and Lightning wrap an optimizer and keep it as ``optimizer``; torchtitan's container keeps several as
-    ``optimizers``, which step one after the other. Raises :class:`SettingError` for an empty list.
+    ``optimizers``, which step one after the other. Raises :class:`SettingError` for an empty list, and for what is no
+    optimizer.
     """
     if isinstance(given, Several):
         return given
@@ -85,4 +86,10 @@ def as_one(given: Optimizers) -> torch.optim.Optimizer:
 def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
+    if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "state_dict") and hasattr(optimizer, "step")):
+        raise SettingError(
+            f"a {type(optimizer).__name__} is no optimizer",
+            where=_WHERE,
+            fix="pass the torch optimizer, or a list of those that train the model",
+        )
     return optimizer

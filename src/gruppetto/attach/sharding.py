@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gruppetto.attach.holding import Hold, hold, is_distributed
 from gruppetto.errors import LayoutError, SettingError
@@ -259,6 +260,14 @@ def _check(name: str, parameter: Tensor, trainable_only: bool) -> None:
             where=where,
             fix=f"{leave_out} or use " + ", ".join(sorted(DTYPES.values())),
         )
+    if is_lazy(parameter):
+        raise LayoutError("has no shape yet", where=where, fix="call the model once before attaching")
+    if parameter.layout is not torch.strided:
+        raise LayoutError(f"its layout is {parameter.layout}", where=where, fix="make it dense (to_dense())")
+    if not is_distributed(parameter.data) and any(
+        step == 0 and size > 1 for size, step in zip(parameter.shape, parameter.stride(), strict=True)
+    ):
+        raise LayoutError("its elements share memory (expand())", where=where, fix="make it contiguous first")
     if parameter.is_meta:
         raise LayoutError("is on the meta device, without values", where=where, fix="materialise the model first")
     if type(parameter.data) is not Tensor and not is_distributed(parameter.data):

@@ -486,6 +486,7 @@ class LearnerClient:
         with self.news:
             first = self.welcome is None
             self.welcome, self.trouble = frame, ""
+            self.seed_wanted = False  # an older Welcome may have asked, and nobody have looked since
             if self.core.is_newborn(frame.welcome):
                 self.backlog.new_life()
             self.reconnects += opens and not first

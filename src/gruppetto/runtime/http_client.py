@@ -32,6 +32,7 @@ from gruppetto.runtime.wire import (
     LAYOUT_HEADER,
     LEARNER_HEADER,
     MAX_FRAME_BYTES,
+    NOT_YOUR_TURN,
     RANK_HEADER,
     RUNS_HEADER,
     VERSION_HEADER,
@@ -249,7 +250,7 @@ class HttpSyncer:
                     method, self.address.url(path), headers=headers, params=params, data=data
                 ) as reply:
                     moved()
-                    if reply.status >= 500:
+                    if reply.status >= 500 or reply.status == NOT_YOUR_TURN:
                         raise ConnectionLost(f"{method} {self.address.url(path)}: {await _said(reply)}")
                     if reply.status != 200:
                         raise ProtocolError(f"{method} {self.address.url(path)}: {await _said(reply)}")

@@ -25,7 +25,7 @@ from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
-from gruppetto.runtime.service import Room, SyncerService
+from gruppetto.runtime.service import NotAsked, Room, SyncerService
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     CHECKSUM_HEADER,
@@ -35,6 +35,7 @@ from gruppetto.runtime.wire import (
     LEARNER_HEADER,
     MAX_HELLO_BYTES,
     MIN_BYTES_PER_S,
+    NOT_YOUR_TURN,
     RANK_HEADER,
     ROUND_HEADER,
     RUNS_HEADER,
@@ -114,6 +115,9 @@ class HttpServer:
                 return web.Response(status=401, text="a valid token is needed: Authorization: Bearer TOKEN\n")
         try:
             return await handler(request)
+        except NotAsked as old:
+            self._complain(request, request.match_info.handler.__name__, str(old))
+            return web.Response(status=NOT_YOUR_TURN, text=f"{old}\n")
         except ProtocolError as wrong:
             self._service.seen.malformed += 1
             self._complain(request, request.match_info.handler.__name__, str(wrong))

@@ -51,12 +51,16 @@ from gruppetto.runtime.wire import (
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
 
-__all__ = ["Room", "SyncerService"]
+__all__ = ["NotAsked", "Room", "SyncerService"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
 NOT_FOR_METRICS = frozenset({"self", "t", "who", "kind", "steps"})
 """Names that mean something else in a note of the trace."""
+
+
+class NotAsked(ProtocolError):
+    """Initial weights from a learner that was not asked for them, or is not any more: its picture of the run is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,7 +496,7 @@ class SyncerService:
 
     def _check_seeder(self, learner: LearnerId, incarnation: Incarnation) -> None:
         if not self.is_seeder(learner, incarnation):
-            raise ProtocolError(f"nobody asked {learner[:128]} (incarnation {incarnation}) for initial weights")
+            raise NotAsked(f"nobody asked {learner[:128]} (incarnation {incarnation}) for initial weights")
 
     def _note_metrics(self, news: Progress, metrics: Mapping[str, float]) -> None:
         fields = {name: value for name, value in metrics.items() if name not in NOT_FOR_METRICS}

@@ -8,7 +8,7 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /v1/control``                          WebSocket. First a :class:`HelloFrame`, then frames both ways
 ``POST /v1/heartbeat``                        a Heartbeat frame, on a connection of its own; 204
 ``PUT  /v1/contribution/{round}/{fragment}``  a tensor body; the Answer in :data:`ANSWER_HEADER`; 200 or 4xx
-``PUT  /v1/seed/{fragment}``                  initial weights, fp32
+``PUT  /v1/seed/{fragment}``                  initial weights, fp32; 409 from who is not asked for them any more
 ``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer
 ``GET  /v1/status``                           JSON for people and tools
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
@@ -82,6 +82,7 @@ __all__ = [
     "MAX_HELLO_BYTES",
     "MAX_METRICS",
     "MAX_TENSORS",
+    "NOT_YOUR_TURN",
     "RANK_HEADER",
     "ROUND_HEADER",
     "RUNS_HEADER",
@@ -114,6 +115,8 @@ MAX_HELLO_BYTES = 16 << 20
 MAX_TENSORS = 65_536
 """The largest models have some ten thousand; looking at more would keep the other learners waiting."""
 MAX_METRICS = 32
+NOT_YOUR_TURN = 409
+"""To a seed from who is not asked for it any more: what the learner knows of the run is old."""
 MAX_TEXT = 4096
 MAX_ITEMS = 4096
 """Of any list in a message: there are at most so many fragments."""
