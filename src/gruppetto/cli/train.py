@@ -16,6 +16,7 @@ from gruppetto.config import RunConfig, load_run
 from gruppetto.config.kinds import Typed, as_kind
 from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, SettingError, UserError
+from gruppetto.launch.engine import Engine
 from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.launch.strike import Strike
 from gruppetto.report.rundir import Report, write_report
@@ -132,8 +133,10 @@ def ride_and_report(
     compare: Sequence[Path] = (),
     title: str = "",
     strike: Strike | None = None,
+    engine: Engine | None = None,
 ) -> Report:
-    """Run ``config`` in a fresh directory, and write its report. ``strike`` is a kill on purpose.
+    """Run ``config`` in a fresh directory, and write its report. ``strike`` is a kill on purpose; ``engine`` runs the
+    processes elsewhere.
 
     A run that fails leaves what it recorded; one that never began leaves nothing. Raises :class:`RunFailed` after the
     report when the last weights could not be judged.
@@ -142,7 +145,7 @@ def ride_and_report(
         print(f"note: {config.protocol.notice}", file=sys.stderr, flush=True)
     unjudged = ""
     try:
-        unjudged = _ride(config, directory, cache=cache, title=title or str(directory), strike=strike)
+        unjudged = _ride(config, directory, cache=cache, title=title or str(directory), strike=strike, engine=engine)
     except GruppettoError as error:
         never_started = not (directory / "processes.json").exists()
         if (isinstance(error, UserError) or never_started) and not has_begun(directory):
@@ -154,14 +157,18 @@ def ride_and_report(
     return report
 
 
-def _ride(config: RunConfig, directory: Path, *, cache: Path, title: str, strike: Strike | None = None) -> str:
+def _ride(
+    config: RunConfig, directory: Path, *, cache: Path, title: str, strike: Strike | None, engine: Engine | None
+) -> str:
     """Why the last weights were not judged; "" for a run in which all went well."""
     if config.mode == "decoupled":
         from gruppetto.cli.live import LiveView
         from gruppetto.launch.local import run_local
 
         with LiveView(title, config.rounds) as view:
-            return run_local(config, directory, cache=cache, clock=MonotonicClock(), show=view.show, strike=strike)
+            return run_local(
+                config, directory, cache=cache, clock=MonotonicClock(), show=view.show, strike=strike, engine=engine
+            )
     run_rival(config, directory, cache=cache)
     return ""
 

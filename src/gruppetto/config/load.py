@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gruppetto.config.groups import GroupEntry
 from gruppetto.config.kinds import Typed, as_kind, check_keys, hints_of, made, plain, shown
 from gruppetto.config.presets import PRESETS
 from gruppetto.config.run import (
@@ -45,7 +46,9 @@ TABLES: dict[str, tuple[str, ...]] = {
     "data": tuple(hints_of(DataSetting)),
     "inner": tuple(hints_of(InnerSetting)),
 }
-"""Every table of RUN.toml with its keys, besides the list ``[[learner]]``."""
+"""Every table of RUN.toml with its keys, besides the lists ``[[learner]]`` and ``[[group]]``."""
+LISTS: dict[str, tuple[str, ...]] = {"learner": tuple(hints_of(LearnerEntry)), "group": tuple(hints_of(GroupEntry))}
+"""Those lists, and the keys of an entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class _Layer:
     """One source of settings. ``say`` tells where a setting comes from, for an error."""
 
     values: Mapping[str, Mapping[str, object]]
-    learners: Sequence[Mapping[str, object]] | None
+    lists: Mapping[str, Sequence[Mapping[str, object]]]
     say: str
 
 
@@ -80,19 +83,16 @@ def load_run(
     if overrides:
         layers.append(_layer(_nested(overrides), "command line"))
     tables: dict[str, dict[str, object]] = {name: {} for name in TABLES}
-    learners: Sequence[Mapping[str, object]] = ()
+    lists: dict[str, Sequence[Mapping[str, object]]] = dict.fromkeys(LISTS, ())
     said: dict[str, str] = {}
     for layer in layers:
         for table, values in layer.values.items():
             tables[table].update(values)
             said.update({table: layer.say, **{f"{table}.{key}": layer.say for key in values}})
-        if layer.learners is not None:
-            learners = layer.learners
-            said["learner"] = layer.say
-    if learners:
-        tables["run"].setdefault("num_learners", len(learners))
+        lists.update(layer.lists)
+        said.update(dict.fromkeys(layer.lists, layer.say))
     try:
-        return _composed(tables, learners, endless=endless)
+        return _composed(tables, lists, endless=endless)
     except SettingError as error:
         source = said.get(error.where.partition("[")[0]) or said.get(error.where.partition(".")[0])
         if source is None:
@@ -101,9 +101,13 @@ def load_run(
 
 
 def _composed(
-    tables: Mapping[str, Mapping[str, object]], learners: Sequence[Mapping[str, object]], *, endless: bool
+    tables: Mapping[str, Mapping[str, object]], lists: Mapping[str, Sequence[Mapping[str, object]]], *, endless: bool
 ) -> RunConfig:
     run = dict(tables["run"])
+    learners = tuple(made(LearnerEntry, entry, table="learner") for entry in lists["learner"])
+    groups = tuple(made(GroupEntry, entry, table="group") for entry in lists["group"])
+    if named := {*(entry.name for entry in learners), *(name for group in groups for name in group.base)}:
+        run.setdefault("num_learners", max(len(named), len(learners)))
     mode = as_kind(run.pop("mode", "decoupled"), Mode, where="run.mode")
     run.setdefault("rounds", None if endless else DEFAULT_ROUNDS)
     if run["rounds"] in (None, "none") and not endless:
@@ -129,7 +133,8 @@ def _composed(
         syncer=made(SyncerPlace, tables["syncer"], table="syncer"),
         launch=made(LaunchChoice, tables["launch"], table="launch"),
         train=train,
-        learners=tuple(made(LearnerEntry, entry, table="learner") for entry in learners),
+        learners=learners,
+        groups=groups,
     )
 
 
@@ -181,23 +186,27 @@ def read_whole_toml(file: Path) -> Mapping[str, object]:
 
 
 def _layer(content: Mapping[str, object], say: str) -> _Layer:
-    """Check the shape of a source: tables of known keys, and a list of learners."""
-    check_keys(content, (*TABLES, "learner"), where=say)
+    """Check the shape of a source: tables of known keys, and lists of them."""
+    check_keys(content, (*TABLES, *LISTS), where=say)
     values: dict[str, Mapping[str, object]] = {}
+    lists: dict[str, Sequence[Mapping[str, object]]] = {}
     for table, entries in content.items():
-        if table == "learner":
+        if table in LISTS:
+            lists[table] = _listed(table, entries, say)
             continue
         if not isinstance(entries, dict):
             raise SettingError(f"is {shown(entries)}", where=f"{say}: {table}", fix=f"write a table [{table}]")
         check_keys(entries, TABLES[table], where=say, prefix=f"{table}.")
         values[table] = entries
-    learners = content.get("learner")
-    if learners is not None:
-        if not isinstance(learners, list | tuple) or not all(isinstance(entry, dict) for entry in learners):
-            raise SettingError(f"is {shown(learners)}", where=f"{say}: learner", fix="write [[learner]] once for each")
-        for entry in learners:
-            check_keys(entry, hints_of(LearnerEntry), where=say, prefix="learner.")
-    return _Layer(values=values, learners=learners, say=say)
+    return _Layer(values=values, lists=lists, say=say)
+
+
+def _listed(name: str, entries: object, say: str) -> Sequence[Mapping[str, object]]:
+    if not isinstance(entries, list | tuple) or not all(isinstance(entry, dict) for entry in entries):
+        raise SettingError(f"is {shown(entries)}", where=f"{say}: {name}", fix=f"write [[{name}]] once for each")
+    for entry in entries:
+        check_keys(entry, LISTS[name], where=say, prefix=f"{name}.")
+    return entries
 
 
 def _nested(overrides: Mapping[str, object]) -> dict[str, dict[str, object]]:

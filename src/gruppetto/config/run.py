@@ -9,6 +9,7 @@
     [launch]     what a local run does with processes that die
     [train]      batches, evaluations, threads     [model] [data] [inner]   what each learner trains, on what, how
     [[learner]]  one learner: name, pace
+    [[group]]    learners of one kind, for an engine: how many, how large, where
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gruppetto.config.groups import GroupEntry
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.numerics.fragments import FRAGMENTERS
@@ -178,7 +180,7 @@ class SyncerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchChoice:
-    """``[launch]``: what a local run does with a learner or a syncer that dies."""
+    """``[launch]``: what a run does with a learner or a syncer that dies, and where an engine puts the syncer."""
 
     restart: bool = True
     """Start it again, after 0.5 s, then after twice as long each time, up to 30 s; 15 s of life are a new start."""
@@ -186,6 +188,11 @@ class LaunchChoice:
     """A process that has died so often without ever having taken part is given up."""
     standby: bool = False
     """Keep a second syncer in waiting, which takes over at once when the first one dies; then another one waits."""
+    syncer_resources: tuple[tuple[str, float], ...] = ()
+    """What a machine must have to run the syncer, as labels of the engine: ``[["big-disk", 1]]``. It takes one
+    processor."""
+    standby_resources: tuple[tuple[str, float], ...] = ()
+    """The same for the one in waiting; on another machine it survives that one's loss."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_restarts <= MAX_RESTARTS:
@@ -239,15 +246,21 @@ class RunConfig:
     launch: LaunchChoice = field(default_factory=LaunchChoice)
     train: TrainSetting = field(default_factory=TrainSetting)
     learners: tuple[LearnerEntry, ...] = ()
+    groups: tuple[GroupEntry, ...] = ()
+    """Those who are named in no group are alone, one process with one processor each."""
 
     def __post_init__(self) -> None:
+        listed = {entry.name for entry in self.learners}
+        grouped = (name for group in self.groups for name in group.base if name not in listed)
+        object.__setattr__(self, "learners", (*self.learners, *(LearnerEntry(name=name) for name in grouped)))
         names = [entry.name for entry in self.learners]
         for name in names:
             if names.count(name) > 1:
                 raise SettingError(f"two learners are called {name!r}", where="learner.name", fix="name each one once")
         if len(names) > self.protocol.num_learners:
+            what = "learners in [[learner]] and [[group]]" if self.groups else "[[learner]] entries"
             raise SettingError(
-                f"{len(names)} [[learner]] entries, but num_learners is {self.protocol.num_learners}",
+                f"{len(names)} {what}, but num_learners is {self.protocol.num_learners}",
                 where="run.num_learners",
                 fix=f"use {len(names)}, or leave it out",
             )
@@ -256,12 +269,41 @@ class RunConfig:
         missing = self.protocol.num_learners - len(names)
         entries = (*self.learners, *(LearnerEntry(name=next(unnamed)) for _ in range(missing)))
         object.__setattr__(self, "learners", entries)
+        self._check_groups()
         if self.train.data.slots != self.protocol.slots:
             raise SettingError(
                 f"data.slots is {self.train.data.slots}, but the syncer leases {self.protocol.slots} slots",
                 where="data.slots",
                 fix="leave it out: run.num_slots decides",
             )
+
+    def _check_groups(self) -> None:
+        everybody = [entry.name for entry in self.learners]
+        groups = [group.name for group in self.groups]
+        for name in groups:
+            if groups.count(name) > 1:
+                raise SettingError(f"two groups are called {name!r}", where="group.name", fix="name each one once")
+        for name in self.extras:
+            if name in everybody:
+                raise SettingError(
+                    f"{name!r} is a [[learner]] too", where="group.max_learners", fix="rename one of them"
+                )
+        most = len(everybody) + len(self.extras)
+        if most > self.protocol.slots:
+            raise SettingError(
+                f"num_slots is {self.protocol.slots}, but {most} learners may ride at the same time",
+                where="run.num_slots",
+                fix=f"use {most} or more",
+            )
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The names of the learners that come and go with the room that an engine has."""
+        return tuple(name for group in self.groups for name in group.extras)
+
+    def group_of(self, learner: str) -> GroupEntry | None:
+        """The group that a learner is of, by its name; None: of none."""
+        return next((group for group in self.groups if learner in (*group.base, *group.extras)), None)
 
     @property
     def rounds(self) -> int:

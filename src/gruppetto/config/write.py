@@ -40,6 +40,7 @@ def to_toml(config: RunConfig) -> str:
     }
     parts = [_section(f"[{name}]", values) for name, values in tables.items()]
     parts += [_section("[[learner]]", _table(entry)) for entry in config.learners]
+    parts += [_section("[[group]]", _table(group)) for group in config.groups]
     return "\n".join(parts)
 
 

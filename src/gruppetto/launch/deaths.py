@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from gruppetto.launch.children import NODE_LOST
 from gruppetto.report.rundir import DEATHS
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.trace.log import TraceWriter
@@ -18,9 +19,11 @@ __all__ = ["cause_of", "note_death"]
 def cause_of(code: int) -> str:
     """What ended a process, by its exit code.
 
-    >>> cause_of(-9), cause_of(1)
-    ('SIGKILL', 'exit 1')
+    >>> cause_of(-9), cause_of(1), cause_of(NODE_LOST)
+    ('SIGKILL', 'exit 1', 'its node is gone')
     """
+    if code == NODE_LOST:
+        return "its node is gone"
     if code < 0:
         try:
             return signal.Signals(-code).name

@@ -1,4 +1,4 @@
-"""The learners of a local run: started, struck on purpose, and started again when they die."""
+"""The learners of a run: started, struck on purpose, and started again when they die."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gruppetto.config import RunConfig
-from gruppetto.launch.children import LEFT_IN_ORDER, Child, start
+from gruppetto.launch.children import LEFT_IN_ORDER, Child, stop
+from gruppetto.launch.engine import Engine
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.launch.sight import Sight
@@ -29,8 +30,10 @@ class Learners:
         revival: Revival,
         strike: Strike | None,
         parts: Mapping[str, Path],
+        engine: Engine,
     ) -> None:
         self._config, self._directory, self._cache = config, directory, cache
+        self._engine, self._extras = engine, frozenset(config.extras)
         self._routes, self._syncer, self._revival = routes, syncer, revival
         self._parts = dict(parts)
         """Which learners begin with a part. Once such a one has taken part, its own checkpoints are newer."""
@@ -42,11 +45,14 @@ class Learners:
         syncer = self._routes.syncer_for(name, self._syncer)
         verb = ["learner", str(self._directory / "run.toml"), "--syncer", syncer]
         verb += ["--name", name, "--cache", str(self._cache)]
+        group = self._config.group_of(name)
+        for setting in group.set if group is not None else ():
+            verb += ["--set", setting]
         if name in self._parts:
             verb += ["--from", str(self._parts[name])]
         command = self._routes.command(name, [*verb, "--follow-parent"])
         log = self._directory / "learners" / name / "learner.log"
-        self.children[name] = start(name, command, log, threads=self._config.train.threads)
+        self.children[name] = self._engine.start(name, command, log, threads=self._config.train.threads)
         self._revival.started(name)
 
     def strike_if_due(self, round: int) -> None:
@@ -65,13 +71,26 @@ class Learners:
             if revival.newly_dead(child):
                 ask()
                 # One that has left had nothing to come back to, and a finished run takes no learner in any more.
-                if child.process.returncode not in LEFT_IN_ORDER and not sight.finished:
+                left = child.process.returncode in LEFT_IN_ORDER
+                if left and child.process.evicted and not sight.finished:
+                    stop([child])
+                    self.begin(name)  # it waits for another machine
+                elif not left and not sight.finished:
                     revival.mourn(name, child, name)
             if revival.is_due(name) and not sight.finished:
                 revival.make_way(name, child)
                 self.begin(name)
 
+    def begin_all(self) -> None:
+        """Those who belong to the run, and those who ride along when there is room."""
+        for name in (*(entry.name for entry in self._config.learners), *self._config.extras):
+            self.begin(name)
+
     def riding(self, sight: Sight) -> bool:
-        """Somebody rides, or is about to again."""
-        hopeful = not sight.finished and any(map(self._revival.hopes_for, self.children))
-        return hopeful or any(child.running for child in self.children.values())
+        """Somebody rides, or is about to again. Whoever waits for a machine does not hold up a finished run, and the
+        hope for extra learners is none."""
+        if any(child.running and not child.process.waits for child in self.children.values()):
+            return True
+        base = [name for name in self.children if name not in self._extras]
+        waiting = any(self.children[name].running or self._revival.hopes_for(name) for name in base)
+        return waiting and not sight.finished

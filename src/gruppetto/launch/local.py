@@ -1,4 +1,5 @@
-"""A whole run on this machine: a syncer, its learners and a judge as processes, watched until the run has ended.
+"""A whole run: a syncer, its learners and a judge as processes, on this machine or where an engine puts them, watched
+until the run has ended.
 
 A learner or a syncer that dies is noted and started again, and the others ride on: the run needs a syncer and one
 learner, or the hope of one. What each process says is kept in the run directory::
@@ -18,6 +19,7 @@ from gruppetto.config import RunConfig
 from gruppetto.config.write import write_run
 from gruppetto.errors import GruppettoError, Stopped
 from gruppetto.launch.children import Child, stop
+from gruppetto.launch.engine import Engine, ThisMachine
 from gruppetto.launch.failing import failure, failure_of
 from gruppetto.launch.judging import Judging
 from gruppetto.launch.learners import Learners
@@ -53,18 +55,21 @@ def run_local(
     strike: Strike | None = None,
     routes: Routes | None = None,
     parts: Mapping[str, Path] | None = None,
+    engine: Engine | None = None,
 ) -> str:
     """Run ``config`` in ``directory``, which exists and is empty, until its last round is evaluated and exported.
 
     ``show`` is called a few times a second; ``strike`` is a kill on purpose; ``routes`` say how processes are called;
-    ``parts`` are those of a checkpoint, by learner, from which the run goes on in a directory that was made ready. What
-    comes back is why the last weights could not be judged, and "" when they were: the run itself has reached its end
-    either way.
+    ``parts`` are those of a checkpoint, by learner, from which the run goes on in a directory that was made ready;
+    ``engine`` runs syncer and learners elsewhere, and is closed in the end. What comes back is why the last weights
+    could not be judged, and "" when they were: the run itself has reached its end either way.
 
     Raises :class:`UserError` for what cannot start, :class:`RunFailed` when the syncer is dead for good or no learner
     is left, and :class:`Stopped` when somebody stops the run. No process is left behind, whatever happens.
     """
-    run = _LocalRun(config, directory, cache=cache, clock=clock, show=show, strike=strike, routes=routes, parts=parts)
+    run = _LocalRun(
+        config, directory, cache=cache, clock=clock, show=show, strike=strike, routes=routes, parts=parts, engine=engine
+    )
     with told_to_stop() as run.stopping:
         run.prepare()
         try:
@@ -87,6 +92,7 @@ class _LocalRun:
         strike: Strike | None = None,
         routes: Routes | None = None,
         parts: Mapping[str, Path] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self.config, self.directory, self.cache = config, directory, cache
         self.stopping: Sequence[int] = ()
@@ -100,7 +106,8 @@ class _LocalRun:
         self._sight, self._losses = Sight(), Losses(directory)
         self._file = ProcessFile(directory, SYNCER)
         self._revival = Revival(config, directory, clock)
-        self._syncers = Syncers(config, directory, called)
+        self._engine: Engine = ThisMachine() if engine is None else engine
+        self._syncers = Syncers(config, directory, called, self._engine)
         self._judging = Judging(directory, cache, threads=config.train.threads)
         self._learners = Learners(
             config,
@@ -111,6 +118,7 @@ class _LocalRun:
             revival=self._revival,
             strike=strike,
             parts=parts or {},
+            engine=self._engine,
         )
 
     def prepare(self) -> None:
@@ -126,8 +134,7 @@ class _LocalRun:
         self._syncers.start()
         for seat in self._syncers.seats:
             self._revival.started(seat)
-        for entry in self.config.learners:
-            self._learners.begin(entry.name)
+        self._learners.begin_all()
         self._judging.call()
 
     def ride(self) -> None:
@@ -166,6 +173,7 @@ class _LocalRun:
         if any(self._syncers.children()):
             self._syncers.stop()
             self._write_processes()
+        self._engine.close()
         keep_notes(self.directory)
 
     # ── mending ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -182,6 +190,7 @@ class _LocalRun:
     def _look(self, stage: str) -> None:
         """Wait a moment, see how things stand, show it. Raises :class:`Stopped` when somebody wants an end."""
         self._pause.wait(0.0 if stage.startswith("preparing") else POLL_S)
+        self._engine.look(self._syncers.url)
         if self.stopping:
             more = f" at round {self._sight.round}; what was published is in {self._syncers.state}"
             raise Stopped(self.stopping[0], where=str(self.directory), more=more)

@@ -48,12 +48,15 @@ class Restarts:
         """It was of use once: whatever kills it, it is not how it was started."""
         self._took_part, self._in_vain = True, 0
 
-    def died(self, now: float, *, lived_s: float, code: int) -> None:
-        """It has ended, after so many seconds, with this exit code (below 0: by a signal), and was not meant to."""
+    def died(self, now: float, *, lived_s: float, code: int, blameless: bool = False) -> None:
+        """It has ended, after so many seconds, with this exit code (below 0: by a signal), and was not meant to.
+
+        ``blameless``: with the machine it ran on, which says nothing about how it was started.
+        """
         self.due_at = None
         if lived_s >= FORGIVEN_AFTER_S:
             self._pause_s, self._in_vain = FIRST_PAUSE_S, 0
-        self._in_vain += not self._took_part
+        self._in_vain += not (self._took_part or blameless)
         if self.most == 0:
             self.given_up = "nothing is started again"
         elif code == UserError.exit_code:

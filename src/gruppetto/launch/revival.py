@@ -11,7 +11,7 @@ from typing import Any
 
 from gruppetto.config import RunConfig
 from gruppetto.errors import GruppettoError, UserError
-from gruppetto.launch.children import Child, stop
+from gruppetto.launch.children import NODE_LOST, Child, stop
 from gruppetto.launch.deaths import cause_of, note_death
 from gruppetto.launch.restart import Restarts
 from gruppetto.runtime.clock import Clock
@@ -22,7 +22,7 @@ _log = logging.getLogger("gruppetto.launch")
 
 
 class Revival:
-    """Every process is mourned once, known by its process id; how often and when each key is revived says
+    """Every process is mourned once; how often and when each key is revived says
     :class:`~gruppetto.launch.restart.Restarts`."""
 
     def __init__(self, config: RunConfig, directory: Path, clock: Clock) -> None:
@@ -31,7 +31,7 @@ class Revival:
         self._directory, self._clock = directory, clock
         self._began = clock.now()
         self._started_at: dict[object, float] = {}
-        self._buried: set[int] = set()
+        self._buried: set[Child] = set()
 
     def started(self, key: object) -> None:
         """A process of this key lives from now on."""
@@ -43,9 +43,9 @@ class Revival:
 
     def newly_dead(self, child: Child) -> bool:
         """True once for each process that has ended."""
-        if child.running or child.process.pid in self._buried:
+        if child.running or child in self._buried:
             return False
-        self._buried.add(child.process.pid)
+        self._buried.add(child)
         return True
 
     def mourn(self, key: object, child: Child, name: str, *, heir: str = "") -> None:
@@ -55,7 +55,7 @@ class Revival:
             note_death(self._directory, now - self._began, name, code)
         # Beside another one, what reads like a user's mistake may be a race for the authority that it has lost.
         why = GruppettoError.exit_code if heir and code == UserError.exit_code else code
-        restarts.died(now, lived_s=now - self._started_at.get(key, now), code=why)
+        restarts.died(now, lived_s=now - self._started_at.get(key, now), code=why, blameless=code == NODE_LOST)
         again = "another one is started" if heir else "started again"
         what = restarts.given_up or f"{again} in {(restarts.due_at or now) - now:g} s"
         _log.warning("%s died (%s): %s", name, cause_of(code), f"{heir}; {what}" if heir else what)
@@ -80,7 +80,7 @@ class Revival:
     def described(self, key: object, child: Child, *, doing: str = "running") -> dict[str, Any]:
         """pid, state and number of restarts."""
         restarts = self._restarts[key]
-        state = doing if child.running else child.state
+        state = doing if child.running and not child.process.waits else child.state
         if restarts.due_at is not None:
             state = f"restarting in {max(0, math.ceil(restarts.due_at - self._clock.now()))} s"
         return {"pid": child.process.pid, "state": state, "restarts": restarts.count}

@@ -17,7 +17,8 @@ from typing import Any
 from gruppetto.config import RunConfig
 from gruppetto.errors import AddressError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby, read_token
-from gruppetto.launch.children import Child, start, stop
+from gruppetto.launch.children import Child, stop
+from gruppetto.launch.engine import Engine
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.runtime.authority import Authority
@@ -26,6 +27,7 @@ from gruppetto.runtime.setting import host_and_port
 __all__ = ["STANDBY", "SYNCER", "Seat", "Syncers"]
 
 SYNCER, STANDBY = "syncer", "standby"
+PAGE = "/dashboard/"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -60,12 +62,16 @@ class Seat:
 class Syncers:
     """The syncers of the run in ``directory``. Raises :class:`AddressError` if no port is free for two."""
 
-    def __init__(self, config: RunConfig, directory: Path, routes: Routes) -> None:
-        self._config, self._directory, self._routes = config, directory, routes
+    def __init__(self, config: RunConfig, directory: Path, routes: Routes, engine: Engine) -> None:
+        self._config, self._directory, self._routes, self._engine = config, directory, routes, engine
         self._token = read_token(config.syncer.token_file)
         self.state = directory / config.syncer.state
         self.seats = [Seat(name=SYNCER)]
-        if config.launch.standby:
+        if engine.host:
+            _, port = host_and_port(config.syncer.listen)
+            names = (SYNCER, STANDBY) if config.launch.standby else (SYNCER,)
+            self.seats = [Seat(name=name, listen=f"{engine.host}:{port}") for name in names]
+        elif config.launch.standby:
             host, port = host_and_port(config.syncer.listen)
             self.seats = [self._seat(SYNCER, host, port), self._seat(STANDBY, host, 0)]
         self._in_charge = self.seats[0]
@@ -76,7 +82,7 @@ class Syncers:
     @property
     def address(self) -> str:
         """How learners find whoever is in charge: all addresses, or the directory in which the one syncer says its."""
-        return str(self.state) if len(self.seats) == 1 else ",".join(seat.url for seat in self.seats)
+        return ",".join(seat.url for seat in self.seats) if all(seat.url for seat in self.seats) else str(self.state)
 
     @property
     def first(self) -> Seat:
@@ -86,6 +92,11 @@ class Syncers:
     @property
     def other(self) -> Seat | None:
         return next((seat for seat in self.seats if seat is not self.first), None)
+
+    @property
+    def url(self) -> str:
+        """Where whoever is in charge said that he listens; "" until it has been heard."""
+        return self.page.removesuffix(PAGE)
 
     @property
     def running(self) -> bool:
@@ -132,7 +143,7 @@ class Syncers:
             seat.served, self._in_charge = True, seat
             with suppress(GruppettoError):
                 status = fetch_status(endpoint.url, token=self._token)
-                self.page = f"{endpoint.url}/dashboard/"
+                self.page = f"{endpoint.url}{PAGE}"
                 return status
         return None
 
@@ -140,7 +151,10 @@ class Syncers:
         """Find out whether the one that is to wait has come so far."""
         for seat in self.seats:
             if len(self.seats) > 1 and seat.running and not (seat.waits or seat.served):
-                seat.waits = is_standby(seat.url)
+                # One without an address of its own is asked by nobody: as soon as it runs, it waits.
+                seat.waits = (
+                    is_standby(seat.url) if seat.url else seat.child is not None and not seat.child.process.waits
+                )
 
     def stop(self) -> None:
         """First those who wait: nobody is to take over from who is told to stop."""
@@ -158,7 +172,7 @@ class Syncers:
         if listen:
             verb += ["--listen", listen]
         command = self._routes.command(SYNCER, [*verb, "--follow-parent"])
-        seat.child = start(seat.name, command, self._directory / f"{seat.name}.log", threads=1)
+        seat.child = self._engine.start(seat.name, command, self._directory / f"{seat.name}.log", threads=1)
         seat.waits = seat.served = False
 
     def _without(self, dead: Seat) -> str:

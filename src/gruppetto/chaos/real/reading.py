@@ -13,8 +13,8 @@ from gruppetto.chaos.real.kinds import KINDS, SYNCER
 from gruppetto.chaos.real.plan import ChaosSetting, CompareSetting, Expectations, LiveFault, LivePlan
 from gruppetto.config import load_run, to_toml
 from gruppetto.config.kinds import check_keys, hints_of, made, shown
+from gruppetto.config.load import LISTS, read_toml
 from gruppetto.config.load import TABLES as RUN_TABLES
-from gruppetto.config.load import read_toml
 from gruppetto.config.virtual import VIRTUAL_TABLES
 from gruppetto.errors import SettingError
 
@@ -40,7 +40,7 @@ def read_live_plan(
     content = read_toml(file)
     run = {name: value for name, value in content.items() if name not in (*TABLES, *VIRTUAL_TABLES)}
     try:
-        check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, "learner"), where=str(file))
+        check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, *LISTS), where=str(file))
         config = load_run(file, content=run, overrides=overrides, preset=preset)
         chaos: ChaosSetting = _table(ChaosSetting, content, "chaos")
         compare: CompareSetting = _table(CompareSetting, content, "compare")
