@@ -15,7 +15,7 @@ __all__ = ["VERBS", "main"]
 VERBS = {
     "demo": "four unequal learners and a syncer on this machine, with a report",
     "train": "a whole local run, or one of its rivals: single, data-parallel, diloco",
-    "launch": "a whole run on an engine: Ray, or this machine",
+    "launch": "a whole run on an engine: Ray, Slurm, or this machine",
     "syncer": "the service that merges what learners send",
     "learner": "one reference learner of a run",
     "status": "how a run stands, from its syncer or its directory",

@@ -1,8 +1,10 @@
-"""``gruppetto launch RUN.toml --on ray``"""
+"""``gruppetto launch RUN.toml --on ENGINE``"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +17,10 @@ from gruppetto.config import RunConfig, load_run
 from gruppetto.errors import SettingError, UserError
 from gruppetto.launch.engine import Engine
 from gruppetto.launch.place import run_directory
+from gruppetto.launch.slurm_engine import SlurmEngine
 from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = ["main"]
-
-ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class Flags:
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
     """The run's settings; [[group]] says how many learners of which kind, and what they need."""
     on: Annotated[str, tyro.conf.arg(metavar="ENGINE")] = "local"
-    """local (this machine, without an engine) or ray."""
+    """local (this machine, without an engine), ray or slurm."""
     address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Of the Ray cluster: auto, HOST:PORT. Without it a Ray is started on this machine for the run."""
     standby: bool = False
@@ -48,8 +49,8 @@ class Flags:
 
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "launch")
-    if flags.on not in ENGINES:
-        raise SettingError(f"is {flags.on!r:.80}", where="--on", fix=f"use {' or '.join(ENGINES)}")
+    if flags.on not in _ENGINES:
+        raise SettingError(f"is {flags.on!r:.80}", where="--on", fix=f"use {', '.join(_ENGINES)}")
     if flags.address is not None and flags.on != "ray":
         raise SettingError("is for Ray", where="--address", fix="add --on ray, or leave it out")
     file = at_most_one(flags.run, "RUN.toml", "launch")
@@ -61,11 +62,14 @@ def main(arguments: Sequence[str]) -> int:
         load_run(Path(file) if file else None, overrides={**overrides, **overrides_of(group.set, {})})
     cache = Path(flags.cache).expanduser()
     keep = [*([Path(file)] if file else []), cache, *needed_by(config)]
-    with run_directory(
-        flags.out, flags.on, overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(config, cache)
-    ) as directory:
-        made = _ENGINES[flags.on](config, directory.resolve(), flags.address)
-        report = ride_and_report(config, directory.resolve(), cache=cache.resolve(), engine=made)
+    with (
+        run_directory(
+            flags.out, flags.on, overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(config, cache)
+        ) as directory,
+        redirect_stdout(sys.stderr),  # an engine may have a lot to say, and the last word there is the report
+    ):
+        engine = _ENGINES[flags.on](config, directory.resolve(), flags.address)
+        report = ride_and_report(config, directory.resolve(), cache=cache.resolve(), engine=engine)
     if flags.json:
         print_json(report.figures)
     else:
@@ -87,4 +91,12 @@ def _ray(config: RunConfig, directory: Path, address: str | None) -> Engine | No
     return RayEngine(config, directory, address=address, clock=MonotonicClock())
 
 
-_ENGINES: dict[str, Callable[[RunConfig, Path, str | None], Engine | None]] = {"local": _no_engine, "ray": _ray}
+def _slurm(config: RunConfig, directory: Path, address: str | None) -> Engine | None:
+    return SlurmEngine(config, directory, clock=MonotonicClock())
+
+
+_ENGINES: dict[str, Callable[[RunConfig, Path, str | None], Engine | None]] = {
+    "local": _no_engine,
+    "ray": _ray,
+    "slurm": _slurm,
+}

@@ -27,11 +27,12 @@ from gruppetto.config.write import END, to_toml
 from gruppetto.errors import UserError
 from gruppetto.launch.children import Child
 from gruppetto.launch.engine import HERE
+from gruppetto.launch.needs import bundles_for
 from gruppetto.launch.ray_process import Errand, RayProcess
 from gruppetto.launch.syncers import STANDBY, SYNCER
 from gruppetto.runtime.clock import Clock
 
-__all__ = ["RayEngine", "bundles_for"]
+__all__ = ["RayEngine"]
 
 _log = logging.getLogger("gruppetto.launch")
 
@@ -39,7 +40,6 @@ LOOK_AT_NODES_S = 1.0
 PATIENCE_S = 10.0
 """A process that has waited for a node for so long says why, and one that belongs to the run takes the place of one
 that does not."""
-GIB = 2**30
 
 
 class RayEngine:
@@ -88,7 +88,7 @@ class RayEngine:
             state=str(self._directory / self._config.syncer.state),
             is_syncer=name in (SYNCER, STANDBY),
         )
-        process = RayProcess(errand, self._clock, sys.executable, syncer=self._syncer)
+        process = RayProcess(errand, self._clock, sys.executable, syncer=self._syncer, held=name in self._extras)
         self._processes = [one for one in self._processes if one.returncode is None]
         self._processes.append(process)
         return Child(name=name, process=process, log=log)
@@ -108,12 +108,16 @@ class RayEngine:
             if process.nodes & going and not process.evicted:
                 _log.warning("%s leaves: its node is about to go", process.errand.name)
                 process.evict()
-        waiting = [one for one in living if one.waits and not one.nodes and now > one.began + PATIENCE_S]
+        homeless = [one for one in living if one.waits and not one.nodes]
+        first = [one for one in homeless if one.errand.name not in self._extras]
+        for process in homeless:
+            process.held = process not in first and bool(first)
+        waiting = [one for one in homeless if now > one.began + PATIENCE_S]
         for process in waiting:
             if process not in self._said:
                 self._said.add(process)
                 self._explain(process)
-        self._make_room([one for one in waiting if one.errand.name not in self._extras], living)
+        self._make_room([one for one in waiting if one in first], living)
 
     def close(self) -> None:
         for process in self._processes:
@@ -150,24 +154,6 @@ class RayEngine:
                 _log.info("%s makes room for %s", chosen.errand.name, process.errand.name)
                 chosen.evict()
                 return
-
-
-def bundles_for(config: RunConfig, name: str) -> list[dict[str, float]]:
-    """What each node of the process ``name`` has to have.
-
-    >>> from gruppetto.config import load_run
-    >>> config = load_run(overrides={"run.num_learners": 1})
-    >>> bundles_for(config, "learner-0"), bundles_for(config, "syncer")
-    ([{'CPU': 1.0}], [{'CPU': 1.0}])
-    """
-    if name in (SYNCER, STANDBY):
-        launch = config.launch
-        return [{"CPU": 1.0, **dict(launch.syncer_resources if name == SYNCER else launch.standby_resources)}]
-    group = config.group_of(name) or GroupEntry(name="alone")
-    ranks = group.on_a_node
-    whole = {"CPU": group.cpus * ranks, "GPU": group.gpus * ranks, "memory": group.memory_gib * GIB * ranks}
-    whole.update(group.resources)
-    return [{label: amount for label, amount in whole.items() if amount}] * group.nodes
 
 
 def _room_for(config: RunConfig) -> dict[str, Any]:

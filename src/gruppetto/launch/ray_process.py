@@ -66,6 +66,8 @@ class RayProcess:
     evicted: bool = False
     syncer: str = ""
     """The address of the syncer in charge, once it is known."""
+    held: bool = False
+    """It does not ask for a node yet: others come first."""
     nodes: frozenset[str] = frozenset()
     """Ray's names of the nodes it runs on."""
     began: float = field(init=False)
@@ -73,14 +75,10 @@ class RayProcess:
     _awaited: list[Any] = field(default_factory=list)
     _told: bool = False
     _course: Course = field(init=False)
-    _group: Any = field(init=False)
+    _group: Any = None
 
     def __post_init__(self) -> None:
         self.began = self.clock.now()
-        many = len(self.errand.bundles) > 1
-        self._group = placement_group(
-            [dict(bundle) for bundle in self.errand.bundles], strategy="PACK" if many else "STRICT_PACK"
-        )
         self._course = self._run()
         self._awaited = next(self._course)
 
@@ -133,13 +131,18 @@ class RayProcess:
         for host in self._hosts:
             ray.kill(host, no_restart=True)
         self._hosts = []
-        remove_placement_group(self._group)
+        if self._group is not None:
+            remove_placement_group(self._group)
 
     # ── its course ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> Course:
         """Each ``yield`` hands out what has to be there before it goes on; nothing: look again later."""
         errand = self.errand
+        while self.held:
+            yield []
+        bundles = [dict(bundle) for bundle in errand.bundles]
+        self._group = placement_group(bundles, strategy="PACK" if len(bundles) > 1 else "STRICT_PACK")
         yield [self._group.ready()]
         self._hosts = [self._host(i, bundle) for i, bundle in enumerate(errand.bundles)]
         where = yield [host.where.remote() for host in self._hosts]
