@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from gruppetto.config import run, virtual
+from gruppetto.config import groups, run, virtual
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train import setting as train
 from gruppetto.train.virtual_setting import Guest
@@ -41,12 +41,13 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ("fragments", run.FragmentsChoice, "How the model is cut."),
     ("codec", run.CodecChoice, "What travels in how many bits; see [performance](performance.md)."),
     ("syncer", run.SyncerPlace, "The service."),
-    ("launch", run.LaunchChoice, "What a local run does with a learner or a syncer that dies."),
+    ("launch", run.LaunchChoice, "What a run does with a learner or a syncer that dies, and where an engine puts it."),
     ("train", train.TrainSetting, "The reference trainer."),
     ("model", train.ModelSetting, "The model. `preset` is `tiny`, `small` or `base`; single keys change it."),
     ("data", train.DataSetting, "The text. `slots` follows `run.num_slots`."),
     ("inner", train.InnerSetting, "The learners' own optimizer."),
     ("learner", run.LearnerEntry, "A list, one `[[learner]]` a learner of a local run."),
+    ("group", groups.GroupEntry, "A list, one `[[group]]` for learners of one kind; see [clusters](clusters.md)."),
     ("virtual", virtual.VirtualTable, "The world of `gruppetto train --virtual`; nothing else reads it."),
     ("guest", Guest, "A list, one `[[guest]]` a learner that joins such a world for a while."),
 )

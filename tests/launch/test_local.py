@@ -169,7 +169,7 @@ def test_a_syncer_is_started_again_where_it_listened(run: _LocalRun, monkeypatch
         commands.append(command)
         return start(name, ["-c", "import os; os.read(0, 1)"], log, threads=threads)
 
-    monkeypatch.setattr("gruppetto.launch.syncers.start", begin)
+    monkeypatch.setattr("gruppetto.launch.engine.start", begin)
     (syncer,) = run._syncers.children()
     syncer.process.kill()
     syncer.process.wait()

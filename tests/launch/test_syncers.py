@@ -75,7 +75,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
         run.commands.append(command)
         return start(name, ["-c", "import os; os.read(0, 1)"], log, threads=threads)
 
-    monkeypatch.setattr("gruppetto.launch.syncers.start", begin)
+    monkeypatch.setattr("gruppetto.launch.engine.start", begin)
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         run.url = f"http://127.0.0.1:{server.server_port}"

@@ -250,6 +250,10 @@ class RunConfig:
     """Those who are named in no group are alone, one process with one processor each."""
 
     def __post_init__(self) -> None:
+        groups = [group.name for group in self.groups]
+        for name in groups:
+            if groups.count(name) > 1:
+                raise SettingError(f"two groups are called {name!r}", where="group.name", fix="name each one once")
         listed = {entry.name for entry in self.learners}
         grouped = (name for group in self.groups for name in group.base if name not in listed)
         object.__setattr__(self, "learners", (*self.learners, *(LearnerEntry(name=name) for name in grouped)))
@@ -279,10 +283,6 @@ class RunConfig:
 
     def _check_groups(self) -> None:
         everybody = [entry.name for entry in self.learners]
-        groups = [group.name for group in self.groups]
-        for name in groups:
-            if groups.count(name) > 1:
-                raise SettingError(f"two groups are called {name!r}", where="group.name", fix="name each one once")
         for name in self.extras:
             if name in everybody:
                 raise SettingError(

@@ -69,10 +69,6 @@ def script_of(job: Job) -> str:
         options["mem"] = f"{-int(-memory // MIB)}M"
     flags = [f"--{name}={value}" for name, value in options.items()]
     flags += [f"--{label}" if "=" in label else f"--gres={label}:{amount:g}" for label, amount in need.items()]
-    many = len(job.bundles) > 1 or job.ranks_per_node > 1
-    command = [job.python, *_torchrun(job)] if many else [job.python]
-    words = [word if word.startswith('"$') else shlex.quote(word) for word in [*command, *job.arguments]]
-    inner = " ".join(words).replace(shlex.quote(HERE), '"$HERE"').replace(HERE, "'\"$HERE\"'")
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {flag}" for flag in flags),
@@ -82,7 +78,7 @@ def script_of(job: Job) -> str:
         'FIRST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "PORT=$((20000 + SLURM_JOB_ID % 20000))",
         "export FIRST PORT",
-        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(_inner(job, inner))} </dev/null",
+        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(_inner(job))} </dev/null",
         "code=$?",
         f'echo "$code" >{shlex.quote(str(job.exit_file))}.new',
         f"mv {shlex.quote(str(job.exit_file))}.new {shlex.quote(str(job.exit_file))}",
@@ -91,17 +87,18 @@ def script_of(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _inner(job: Job, command: str) -> str:
+def _inner(job: Job) -> str:
     here = "HERE=$(hostname -I | cut -d ' ' -f 1)"
     pid = f'[ "$SLURM_PROCID" != 0 ] || echo $$ >{shlex.quote(str(job.pid_file))}'
-    return f"{here}; {pid}; exec {command}"
+    given = " ".join(shlex.quote(word).replace(HERE, "'\"$HERE\"'") for word in job.arguments)
+    return f"{here}; {pid}; exec {shlex.quote(job.python)} {_torchrun(job)}{given}"
 
 
-def _torchrun(job: Job) -> list[str]:
-    return [
-        *("-m", "torch.distributed.run", "--nnodes", str(len(job.bundles)), "--node-rank", '"$SLURM_NODEID"'),
-        *("--nproc-per-node", str(job.ranks_per_node), "--master-addr", '"$FIRST"', "--master-port", '"$PORT"'),
-    ]
+def _torchrun(job: Job) -> str:
+    if len(job.bundles) == 1 and job.ranks_per_node == 1:
+        return ""
+    where = f'--nnodes {len(job.bundles)} --node-rank "$SLURM_NODEID" --nproc-per-node {job.ranks_per_node}'
+    return f'-m torch.distributed.run {where} --master-addr "$FIRST" --master-port "$PORT" '
 
 
 def asked(*command: str) -> str:
