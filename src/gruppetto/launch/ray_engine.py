@@ -128,10 +128,7 @@ class RayEngine:
 
     def _explain(self, process: RayProcess) -> None:
         wants = ", ".join(f"{name} {amount:g}" for name, amount in process.errand.bundles[0].items())
-        fits = any(
-            all(node["Resources"].get(name, 0) >= amount for name, amount in process.errand.bundles[0].items())
-            for node in _nodes()
-        )
+        fits = any(_fits(process.errand.bundles[0], node["Resources"]) for node in _nodes())
         if process.errand.name in self._extras:
             _log.info("%s waits for room (%s)", process.errand.name, wants)
         elif fits:
@@ -140,20 +137,33 @@ class RayEngine:
             _log.warning("%s waits: no node of the cluster has %s; see `ray status`", process.errand.name, wants)
 
     def _make_room(self, waiting: Sequence[RayProcess], living: Sequence[RayProcess]) -> None:
-        """For one at a time: the youngest extra learner that takes as much makes way."""
-        leaving = any(one.evicted for one in living)
+        """The youngest extra learner of another group makes way, one at a time, on a node where who waits would fit.
+
+        One of the same group is as good as who waits, and rides already.
+        """
+        riding = [one for one in living if one.pid and not one.evicted and one.errand.name not in (SYNCER, STANDBY)]
+        if any(one.evicted for one in living) or len(riding) < 2:
+            return
+        sizes = {str(node["NodeID"]): node["Resources"] for node in _nodes()}
         for process in waiting:
-            wants = list(process.errand.bundles)
+            group = self._config.group_of(process.errand.name)
             able = [
                 one
-                for one in living
-                if one.errand.name in self._extras and one.nodes and list(one.errand.bundles) == wants
+                for one in riding
+                if one.errand.name in self._extras
+                and self._config.group_of(one.errand.name) is not group
+                and any(_fits(process.errand.bundles[0], sizes.get(node, {})) for node in one.nodes)
             ]
-            if able and not leaving:
+            if able:
                 chosen = max(able, key=lambda one: one.began)
                 _log.info("%s makes room for %s", chosen.errand.name, process.errand.name)
                 chosen.evict()
                 return
+
+
+def _fits(wants: Mapping[str, float], node: Mapping[str, float]) -> bool:
+    """If nobody else were there."""
+    return all(node.get(name, 0.0) >= amount for name, amount in wants.items())
 
 
 def _room_for(config: RunConfig) -> dict[str, Any]:
