@@ -1,0 +1,35 @@
+"""``python with_hivemind.py PLACE WORKER [PEER]``: hivemind's optimizer with local updates; the first one is the peer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import hivemind
+import torch
+from loop import BATCH, SYNC_EVERY, StepLog, backward, batches, model
+
+place, worker, *peers = Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+if __name__ == "__main__":
+    net = model()
+    dht = hivemind.DHT(host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=peers, start=True)
+    (place / f"{worker}.peer").write_text(str(dht.get_visible_maddrs()[0]))
+    optimizer = hivemind.Optimizer(
+        dht=dht,
+        run_id="run",
+        batch_size_per_step=BATCH,
+        target_batch_size=BATCH * SYNC_EVERY * 2,
+        params=net.parameters(),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        use_local_updates=True,
+        matchmaking_time=1.0,
+        averaging_timeout=10.0,
+        delay_state_averaging=True,
+        verbose=False,
+    )
+    log = StepLog(place, worker)
+    for batch in batches(worker):
+        loss = backward(net, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        log.step(loss)
