@@ -1,4 +1,4 @@
-"""Two workers with the same small model in several systems: what a step costs, what travels, and who waits for the dead.
+"""Two workers with the same small model in several systems: what a step costs, what travels, who waits for the dead.
 
     python benchmarks/peers/compare.py [--peers PYTHON] [--seconds 20] [--json]
 
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def run(system: System, seconds: float, fault: str) -> dict[str, Any]:
                     os.killpg(worker.pid, signal.SIGKILL)
                     worker.wait()
         ends = [(at, loss) for at, loss in steps(place, 0) if began <= at <= ended]
-        lasted = [b[0] - a[0] for a, b in zip(ends, ends[1:], strict=False)]
+        lasted = [b[0] - a[0] for a, b in pairwise(ends)]
         silent = ended - ends[-1][0] if ends else ended - began
         both = len(ends) + len([at for at, _ in steps(place, 1) if began <= at <= ended])
         return {

@@ -1,4 +1,4 @@
-"""``python with_hivemind.py PLACE WORKER [PEER]``: hivemind's optimizer with local updates; the first one is the peer."""
+"""``python with_hivemind.py PLACE WORKER [PEER]``: hivemind's optimizer with local updates. PEER: of another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python with_torchft.py PLACE WORKER``: torchft's streaming DiLoCo over gloo. TORCHFT_LIGHTHOUSE says where it is."""
+"""``python with_torchft.py PLACE WORKER``: torchft's streaming DiLoCo over gloo, by TORCHFT_LIGHTHOUSE."""
 
 from __future__ import annotations
 
