@@ -34,7 +34,7 @@ class Gate(Standing):
         """(piece, yardstick) of every piece that is too long. Alone there is nobody to be compared with: a run of one
         learner is that learner's training, whatever its steps."""
         yardsticks = self.yardsticks.of(answer.fragment)
-        if self.setting.norm_gate == "off" or not answer.norms or not yardsticks or len(self.members.live()) < 2:
+        if self.setting.norm_gate == "off" or not answer.norms or not yardsticks or not self.members.several_live():
             return ()
         return excess(answer.norms, yardsticks, self.setting.norm_factor * self._periods(answer))
 
@@ -115,7 +115,7 @@ class Gate(Standing):
         weight = contribution_weight(tokens=answer.tokens, steps=answer.steps)
         usual = self.weights.medians
         self.weights.cast(answer.learner, answer.round, (weight,))
-        if self.setting.weight_cap is None or not usual or len(self.members.live()) < 2:
+        if self.setting.weight_cap is None or not usual or not self.members.several_live():
             return weight
         most = self.setting.weight_cap * usual[0] * self._periods(answer)
         if not 0 < most < weight:

@@ -80,8 +80,13 @@ class Member:
     def is_live(self) -> bool:
         return self.phase is MemberPhase.LIVE
 
+    def was_live(self, now: float) -> bool:
+        """It is, and has become so before ``now``."""
+        return self.phase is MemberPhase.LIVE and self.ready_since is not None and self.ready_since < now
+
     def heard(self, now: float) -> None:
-        self.last_heard = max(self.last_heard, now)
+        if now > self.last_heard:
+            self.last_heard = now
 
     def took_step(self, step_s: float, factor: float) -> None:
         if step_s > 0:
@@ -126,6 +131,16 @@ class Membership:
 
     def live(self) -> list[Member]:
         return [m for m in self._members.values() if m.phase is LIVE]
+
+    def several_live(self) -> bool:
+        """At least two are: whoever is asked about has others to be compared with."""
+        one = False
+        for m in self._members.values():
+            if m.phase is LIVE:
+                if one:
+                    return True
+                one = True
+        return False
 
     def connected(self) -> list[Member]:
         return [m for m in self if m.connected and m.phase is not MemberPhase.LEFT]
@@ -179,7 +194,7 @@ class Membership:
         """Learners whose lease ran out just now."""
         if self._quiet_until is not None and now < self._quiet_until:
             return []
-        expired = []
+        expired: list[Member] = []
         # Whoever is heard of later, or comes later, expires later than the first of those that are here now.
         self._quiet_until = now + liveness_s
         for m in self:
