@@ -76,6 +76,22 @@ class Member:
     """The session from whose part of a checkpoint this process goes on, in the same life."""
     awaited: bool = False
     """See :class:`~gruppetto.protocol.state.MemberState`."""
+    _state: MemberState | None = None
+    """What was last said of it in a commit; there is one in every round, and it seldom changes."""
+
+    def to_state(self) -> MemberState:
+        """What a commit says of it."""
+        state, gone = self._state, self.phase is MemberPhase.LEFT
+        if state is None or (state.session, state.gone, state.awaited) != (self.session, gone, self.awaited):
+            self._state = state = MemberState(
+                learner=self.learner,
+                session=self.session,
+                incarnation=self.incarnation,
+                slot=self.slot,
+                gone=gone,
+                awaited=self.awaited,
+            )
+        return state
 
     def is_live(self) -> bool:
         return self.phase is MemberPhase.LIVE
@@ -226,17 +242,7 @@ class Membership:
         return here and member.last_heard == self._heard_then and self._members.get(member.learner) is member
 
     def to_state(self) -> tuple[MemberState, ...]:
-        return tuple(
-            MemberState(
-                learner=m.learner,
-                session=m.session,
-                incarnation=m.incarnation,
-                slot=m.slot,
-                gone=m.phase is MemberPhase.LEFT,
-                awaited=m.awaited,
-            )
-            for m in self
-        )
+        return tuple([m.to_state() for m in self._members.values()])
 
     def restore(self, states: Iterable[MemberState]) -> None:
         """Everybody is away until they dial in again."""

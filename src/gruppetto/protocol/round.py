@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gruppetto.protocol.membership import Member
+from gruppetto.protocol.messages import Ask
 from gruppetto.protocol.quorum import Verdict
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round
 
@@ -46,6 +47,8 @@ class OpenRound:
     """Why it closes; final once given."""
     live: int = 0
     """Learners alive when the verdict was given, which its quorum was measured by."""
+    ask: Ask | None = None
+    """The one for all that is due, which nearly everybody is sent."""
     asked: dict[LearnerId, int] = field(default_factory=dict)
     """Who was asked, and its clock then."""
     admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)

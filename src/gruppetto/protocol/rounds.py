@@ -204,11 +204,10 @@ class Rounds(Standing):
         live, round = self.members.live(), opened.round
         quorum = self._quorum(len(live))
         at_clock = len([m for m in live if m.clock >= round])
-        verdict = quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
-        self._waiting_for = f"round {round}: {verdict.why}"
+        self._waiting_for = lambda: f"round {round}: {_quorum(quorum, at_clock, live).why}"
         self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
-        if not verdict.close:
-            return
+        if at_clock < quorum:
+            return  # as the verdict will say, should somebody ask for its words
         quorum_s = now - opened.opened_at
         self.measured.quorum_took(quorum_s)
         opened.asked_at = now
@@ -332,6 +331,10 @@ class Rounds(Standing):
             if ready and len(ready) >= self._quorum(len(ready)):
                 wake = _sooner(wake, min(ready) + self.setting.start_timeout_s)
         return wake
+
+
+def _quorum(quorum: int, at_clock: int, live: list[Member]) -> Verdict:
+    return quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
 
 
 def _sooner(one: float | None, other: float) -> float:
