@@ -93,6 +93,11 @@ class Plan:
         return self.simulated_s / rounds if rounds else math.inf
 
     @property
+    def plain_is_better(self) -> bool:
+        """Than what was chosen, among the numbers of learners that were asked for."""
+        return self.best.choice.learners == 1 or self.one_job_value > self.best.needs.value + WORTH
+
+    @property
     def one_job_value(self) -> float:
         """What one elastic job on all chips is worth: no loss, but where sites are apart it waits for their links."""
         cluster = self.cluster
@@ -286,6 +291,8 @@ def _rank(priced: Priced) -> tuple[object, ...]:
 
 
 def _same(one: Choice, other: Choice) -> bool:
+    if one.learners == other.learners == 1:
+        return True  # how one job would synchronise with nobody does not matter
     return replace(one, min_quorum=1) == replace(other, min_quorum=1)
 
 
