@@ -82,6 +82,38 @@ def test_nonsense_is_refused_with_the_fix(arguments: list[str], says: str, capsy
     assert "Traceback" not in said
 
 
+def test_one_job_is_better_where_it_is_and_needs_no_links(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--chips", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "note: plain data parallel is better: one elastic job keeps" in said and "M = 2 keeps" in said
+    assert not [word for word in ("min_quorum", "needs  ", "syncer  ", "Gbit/s in the mean", "[run]") if word in said]
+    assert main(["plan", "--chips", "8", "--learners", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plain_data_parallel"]["better"] and found["plain_data_parallel"]["value"] > found["value"]
+    assert main(["plan", "--chips", "1.2M", "--learners", "8", "--params", "5B", "--step-s", "8s", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)["plain_data_parallel"]
+    assert not plain["better"] and plain["why"].startswith("decoupled learners are better than plain data parallel")
+
+
+def test_notes_say_what_is_assumed_and_what_was_measured_under_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assumed, loaded, short = "the rates of the syncer's host are assumed", "measured while", "the run ends with round 5"
+    cases = (
+        (None, "23", (assumed,)),
+        (MachineProfile(persist_s=0.02, load_per_core=0.1), "24", ()),
+        (MachineProfile(persist_s=0.02, load_per_core=3.0), "5", (loaded, short)),
+    )
+    for number, (profile, rounds, there) in enumerate(cases):
+        arguments = [*QUICK, "--rounds", rounds, "--json"]
+        if profile is not None:
+            (file := tmp_path / f"{number}.json").write_text(profile.to_json())
+            arguments += ["--machine", str(file)]
+        assert main(arguments) == 0
+        notes = " ".join(json.loads(capsys.readouterr().out)["notes"])
+        assert [part for part in (assumed, loaded, short) if part in notes] == list(there)
+
+
 def test_a_machine_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "machine.json"
     profile = MachineProfile(fold_elements_per_s=1e8, link_bytes_per_s=None, start_s=2.5)

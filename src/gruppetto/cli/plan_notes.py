@@ -64,7 +64,9 @@ def _of_learners(plan: Plan) -> list[str]:
     if cluster.sites is not None and cluster.sites > 1:
         traffic = Traffic(parameters=cluster.parameters, sites=cluster.sites, step_s=cluster.step_s)
         needed = needed_gbit_s("data-parallel", traffic, utilisation=UTILISATION)
-        said.append(f"data parallel between the sites would need {gbit(needed)} for {UTILISATION:.0%} of the chips' time")
+        said.append(
+            f"data parallel between the sites would need {gbit(needed)} for {UTILISATION:.0%} of the chips' time"
+        )
     if needs.slowdown > 1.05:
         said.append(
             f"rounds take {needs.slowdown:.2g} steps: a fragment is synchronised every "

@@ -35,7 +35,11 @@ def text_of(plan: Plan, *, rounds: int | None = None) -> str:
 def _of_one_job(plan: Plan) -> list[str]:
     why, chosen = reasons(plan), _settings(plan)
     lines = [f"  {name:<24} {chosen[name]!s:<10} {why[name]}" for name in ONE_JOB]
-    return [*lines, "", f"expect   goodput {plan.best.needs.goodput:.1%}; no syncer, no rounds, no links to provide for"]
+    return [
+        *lines,
+        "",
+        f"expect   goodput {plan.best.needs.goodput:.1%}; no syncer, no rounds, no links to provide for",
+    ]
 
 
 def _of_learners(plan: Plan) -> list[str]:

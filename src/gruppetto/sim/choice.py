@@ -146,14 +146,21 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
 
 def _of_one_job(cluster: Cluster) -> Needs:
     """One learner exchanges nothing with anybody, and so has no loss to show for it: plain data parallel."""
-    nothing = dict.fromkeys(("upload_bytes", "download_bytes", "syncer_cores"), 0)
-    free = ("syncer_s", "persist_s", "flight_steps", "gbit_s", "mean_gbit_s", "syncer_gbit_s", "syncer_gib", "disk_gib")
     return Needs(
-        **nothing,
-        **dict.fromkeys(free, 0.0),
+        upload_bytes=0,
+        download_bytes=0,
         width_bytes_s=cluster.gbit_s * GBIT,
+        syncer_s=0.0,
+        persist_s=0.0,
         interval_s=cluster.step_s,
         slowdown=1.0,
+        flight_steps=0.0,
+        gbit_s=0.0,
+        mean_gbit_s=0.0,
+        syncer_gbit_s=0.0,
+        syncer_gib=0.0,
+        syncer_cores=0,
+        disk_gib=0.0,
         loss=0.0,
         goodput=cluster.goodput(1),
     )

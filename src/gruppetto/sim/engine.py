@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 
 __all__ = ["Engine"]
@@ -25,7 +26,8 @@ class Engine:
         self._moments: list[float] = []
         """A heap of them, each once: messages to many mostly arrive together."""
         self._planned: dict[float, list[Callable[[], None]]] = {}
-        self._stopped = False
+        self._until = 0.0
+        """How far the present run goes; it has been stopped if that lies behind."""
 
     def at(self, when: float, do: Callable[[], None]) -> None:
         """Plan ``do`` for the time ``when``, in seconds; a time that has passed means now."""
@@ -43,25 +45,24 @@ class Engine:
 
     def stop(self) -> None:
         """End the present :meth:`run` after the present callback."""
-        self._stopped = True
+        self._until = -math.inf
 
     def run(self, until: float) -> int:
         """Run everything up to and including the time ``until``; return how many callbacks that were."""
-        done, self._stopped = 0, False
-        moments = self._moments
-        while moments and moments[0] <= until and not self._stopped:
+        done, self._until, moments = 0, until, self._moments
+        while moments and moments[0] <= self._until:
             self.now = moments[0]
             planned, here = self._planned[self.now], 0
             for do in planned:  # and whatever is planned meanwhile for this very moment
                 do()
                 here += 1
-                if self._stopped:
+                if self._until < self.now:
                     break
             done += here
             if here < len(planned):
                 del planned[:here]
             else:
                 del self._planned[heapq.heappop(moments)]
-        if not self._stopped:
+        if self._until == until:
             self.now = max(self.now, until)
         return done

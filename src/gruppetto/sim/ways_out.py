@@ -53,7 +53,7 @@ def _enough(cluster: Cluster, learners: Sequence[int] | None, fields: Sequence[s
 
     def can_be_done(changed: dict[str, float]) -> bool:
         more = {field: getattr(cluster, field) * factor for field, factor in changed.items()}
-        return not first(replace(cluster, **more), learners)[1]  # type: ignore[arg-type]
+        return not first(replace(cluster, **more), learners)[1]
 
     if not can_be_done(factors):
         return None
