@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_said(changed: dict[str, float], says: str) -> No
 def test_what_would_make_it_possible_does_and_a_little_less_does_not(
     changed: dict[str, float], learners: list[int], field: str | None
 ) -> None:
-    cluster = replace(PAPER, machine=FAST, **changed)  # type: ignore[arg-type]
+    cluster = replace(PAPER, machine=FAST, mtbi_s=math.inf, **changed)  # type: ignore[arg-type]
     found = list(ways_out(cluster, learners, _first))
     assert found
     for way in found:

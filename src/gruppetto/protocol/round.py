@@ -120,8 +120,8 @@ class OpenRound:
         return self.round if asked_at <= self.round else asked_at + 1
 
     def somebody_to_come(self, live: Sequence[Member]) -> bool:
-        """Whether :meth:`waited_for` is more than 0. It is mostly the same one as at the last look, and the last of all: answers come
-        in the order in which they were asked for."""
+        """Whether :meth:`waited_for` is more than 0. It is mostly the same one as at the last look, and the last of
+        all: answers come in the order in which they were asked for."""
         if self.one_is_still_to_come():
             return True
         self._last_seen_to_come = next(filter(self._is_to_come, reversed(live)), None)
