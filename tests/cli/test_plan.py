@@ -45,6 +45,11 @@ def test_a_plan_for_scripts_and_a_run_file_that_train_and_syncer_accept(
             assert getattr(config.protocol, name) == chosen[name]
         assert (config.codec.uplink, config.codec.downlink) == (chosen["uplink"], chosen["downlink"])
         assert config.train.checkpoint_every_rounds == chosen["checkpoint_every_rounds"]
+    plain = found["plain_data_parallel"]
+    assert (
+        plain["better"] == (plain["value"] > found["value"] + 0.005) == plain["why"].startswith("plain data parallel")
+    )
+    assert not [word for word in ("assumed", "measured while", "the run ends") if word in " ".join(found["notes"])]
     assert found["run_toml"] == file.read_text()
     assert set(chosen) <= set(found["reasons"])
     assert 0 < found["expected"]["one_elastic_job"] < found["expected"]["goodput"] < 1
@@ -55,7 +60,15 @@ def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     wishes = ["--chips", "64", "--params", "350M", "--step-s", "400ms", "--sites", "2", "--learners", "2"]
     assert main(["plan", *wishes, "--gbit-s", "1"]) == 0
     said = capsys.readouterr().out
-    for part in ("num_learners", "expect   goodput", "what would change this:", "data parallel between", "[run]"):
+    for part in (
+        "num_learners",
+        "expect   goodput",
+        "what would change this:",
+        "data parallel between",
+        "are assumed",
+        "decoupled learners are better",
+        "[run]",
+    ):
         assert part in said
 
 
@@ -80,6 +93,26 @@ def test_nonsense_is_refused_with_the_fix(arguments: list[str], says: str, capsy
     said = capsys.readouterr().err
     assert says in said
     assert "Traceback" not in said
+
+
+def test_one_job_is_better_where_it_is_and_needs_no_links(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--chips", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "note: plain data parallel is better: one elastic job keeps" in said and "M = 2 keeps" in said
+    assert not [word for word in ("min_quorum", "needs  ", "syncer  ", "Gbit/s in the mean", "[run]") if word in said]
+    assert main(["plan", "--chips", "8", "--learners", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plain_data_parallel"]["better"] and found["plain_data_parallel"]["value"] > found["value"]
+
+
+def test_what_was_measured_under_load_and_a_run_too_short_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (machine := tmp_path / "machine.json").write_text(MachineProfile(persist_s=0.02, load_per_core=3.0).to_json())
+    assert main([*QUICK, "--machine", str(machine), "--rounds", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "note: the machine was measured while 3 processes wanted each of its cores" in said
+    assert "note: the run ends with round 5, before every fragment has been synchronised once" in said
 
 
 def test_a_machine_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from gruppetto.cli import simulate
 from gruppetto.cli.__main__ import main
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years, counted
+from gruppetto.cli.simulate_tables import paper_table, plain_table
 from gruppetto.errors import SettingError
-from gruppetto.sim.goodput import Outcome, run
+from gruppetto.sim.goodput import Outcome, Row, run
 from gruppetto.sim.scenario import Scenario
 
 QUICK = ["simulate", "--chips", "300k", "--hours", "0.5", "--stride", "30"]
@@ -174,12 +175,12 @@ def test_a_long_row_says_how_far_it_has_come_and_how_to_make_it_shorter(capsys: 
 
     scenario = Scenario(chips=1000, learners=8, hours=10)
     progress = simulate.Progress([("elastic", scenario, 0), ("decoupled", scenario, 0)], EveryLook())
-    progress.done(Outcome(system="elastic", chips=1000, learners=1, seed=0, goodput=0.5, uptime=0.5, stops=1))
+    progress.done(0, Outcome(system="elastic", chips=1000, learners=1, seed=0, goodput=0.5, uptime=0.5, stops=1))
     assert capsys.readouterr().err == "1/2: elastic, 1k chips, seed 0: goodput 50.0%\n", (
         "what tells nothing of the rest"
     )
     for hour in range(6):
-        progress.passed(3600.0 * hour)
+        progress.passed(1, 3600.0 * hour)
     assert capsys.readouterr().err.splitlines() == [
         "  2 h of 10 h are simulated, about 48 s left",
         "  4 h of 10 h are simulated, about 30 s left",
@@ -189,6 +190,16 @@ def test_a_long_row_says_how_far_it_has_come_and_how_to_make_it_shorter(capsys: 
     assert "a row has up to 3.1e+06 steps" in (said := capsys.readouterr().err) and "--stride 16" in said
     simulate._say_what_takes_long([("decoupled", replace(scenario, stride=16), 0), ("elastic", scenario, 0)])
     assert capsys.readouterr().err == ""
+
+
+def test_an_interval_that_says_nothing_is_not_printed_as_if_it_did() -> None:
+    def table(ci95: float | None) -> str:
+        row = Row(system="elastic", chips=8, learners=1, goodput=0.5, uptime=1.0, ci95=ci95, seeds=2)
+        return plain_table([row]) + paper_table([row])
+
+    assert "± 4.0" in table(0.04) and "±" not in table(None)
+    assert "90.8" not in table(0.908) and table(0.908).count("± ?: 2 seeds do not tell") == 2
+    assert "use more --seeds, 4 or more" in table(0.908)
 
 
 def test_what_goes_on_in_a_row_is_told_and_changes_nothing() -> None:

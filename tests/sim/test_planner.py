@@ -14,8 +14,9 @@ from gruppetto.sim.choice import Choice, needs_of
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.machine import MachineProfile
 from gruppetto.sim.paper import FITTED, GOODPUT
-from gruppetto.sim.planner import changes, plan, ranked, simulate
+from gruppetto.sim.planner import _first, changes, plan, ranked, simulate
 from gruppetto.sim.quality import codec_loss, compute_share, learners_loss, period_loss
+from gruppetto.sim.ways_out import ways_out
 
 PAPER = Cluster(chips=1_200_000, parameters=5_000_000_000)
 FAST = MachineProfile(fold_elements_per_s=1e12, merge_elements_per_s=1e12, persist_bytes_per_s=1e13, latency_s=0.0001)
@@ -183,6 +184,38 @@ def test_slow_rounds_ask_for_a_quorum() -> None:
 def test_what_cannot_be_done_is_said(changed: dict[str, float], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         plan(replace(PAPER, **changed), learners=[2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "learners", "field"),
+    [
+        ({"syncer_gib": 8.0}, [2], "syncer_gib"),
+        ({"gbit_s": 0.001, "step_s": 0.5}, [2], "gbit_s"),
+        ({"sites": 4}, [2], None),
+        ({"syncer_gib": 8.0, "gbit_s": 1e-4}, [2], "gbit_s"),
+    ],
+)
+def test_what_would_make_it_possible_does_and_a_little_less_does_not(
+    changed: dict[str, float], learners: list[int], field: str | None
+) -> None:
+    cluster = replace(PAPER, machine=FAST, mtbi_s=math.inf, **changed)  # type: ignore[arg-type]
+    found = list(ways_out(cluster, learners, _first))
+    assert found
+    for way in found:
+        if way.learners is not None:
+            assert not _first(cluster, [way.learners])[1]
+            continue
+        enough = replace(cluster, **dict(way.least))  # type: ignore[arg-type]
+        assert not _first(enough, learners)[1]
+        for name, least in way.least:
+            assert _first(replace(enough, **{name: least / 1.2}), learners)[1], name  # type: ignore[arg-type]
+    assert field is None or any(field in dict(way.least) for way in found)
+
+
+def test_one_job_has_no_loss_and_needs_no_links() -> None:
+    alone = needs_of(replace(PAPER, gbit_s=1e-5, syncer_gib=0.1), Choice(learners=1))
+    assert not alone.problems and alone.loss == 0.0 and alone.value == alone.goodput == PAPER.goodput(1)
+    assert (alone.gbit_s, alone.syncer_gib, alone.slowdown) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("changed", [{"chips": 0}, {"gbit_s": 0.0}, {"step_s": math.inf}, {"sites": 2_000_000}])

@@ -17,6 +17,7 @@ from gruppetto.sim.failures import Cause, Recovery
 from gruppetto.sim.goodput import Outcome, run, run_all, tabulate
 from gruppetto.sim.machine import MachineProfile
 from gruppetto.sim.paper import FITTED, GOODPUT
+from gruppetto.sim.party import Party
 from gruppetto.sim.scenario import Outages, Scenario
 
 BASE = Scenario(chips=300_000, learners=2, hours=1, stride=10)
@@ -76,9 +77,13 @@ def test_every_dial_changes_something(change: dict[str, Any]) -> None:
 
 def test_processes_do_not_change_the_outcome() -> None:
     jobs = [(system, replace(BASE, stride=60), seed) for system in ("elastic", "decoupled") for seed in (0, 1)]
-    heard: list[Outcome] = []
-    together = run_all(jobs, processes=2, done=heard.append)
-    assert together == heard == run_all(jobs)
+    heard: dict[int, Outcome] = {}
+    passed: list[tuple[int, float]] = []
+    together = run_all(jobs, processes=2, done=heard.__setitem__, passed=lambda *news: passed.append(news))
+    assert together == [heard[job] for job in range(len(jobs))] == run_all(jobs)
+    for job in (2, 3):
+        times = [now_s for one, now_s in passed if one == job]
+        assert times == sorted(times) and times[-1] == BASE.horizon_s, "what goes on in a row is told"
     rows = tabulate(together)
     assert [(r.system, r.learners, r.seeds) for r in rows] == [("elastic", 1, 2), ("decoupled", 2, 2)]
     assert all(r.ci95 is not None and r.ci95 > 0 for r in rows)
@@ -117,3 +122,23 @@ def test_a_slice_takes_all_learners_on_it() -> None:
     struck = [fault.first_chip // 8 for fault in itertools.islice(alone.faults(3), 50)]
     assert struck == [fault.first_chip // 8 for fault in itertools.islice(scenario.faults(3), 50)]
     assert all(fault.num_chips == 1 for fault in itertools.islice(alone.faults(3), 50))
+
+
+def test_unequal_learners_within_a_slice_are_lost_with_it() -> None:
+    """Two that share a host with the first chips of a third: what strikes the host takes all that lies on it."""
+    elastic = replace(FITTED.elastic, slice_chips=8)
+    parties = tuple(Party(name=name, chips=chips) for name, chips in (("a", 3), ("b", 3), ("c", 26)))
+    scenario = Scenario(
+        chips=32,
+        learners=3,
+        parties=parties,
+        mtbi_s=6 * 3600.0,
+        hardware=replace(FITTED, elastic=elastic),
+    )
+    struck = {(f.first_chip, f.num_chips) for f in itertools.islice(scenario.faults(3), 400)}
+    assert struck == {(0, 8), *((chip, 1) for chip in range(8, 32))}
+    first = next(f.at_s for f in scenario.faults(3) if f.num_chips == 8)
+    for party in (0, 1):
+        job = scenario.job(party, of=3, seed=3)
+        before = job.train(0.0, 1.0, 10**6)
+        assert job.train(before.done_s, 1.0).dark_s == first, "they are gone at the same moment"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gruppetto.protocol.actions import Persist, Publish, RoundClosed, Send, SyncerAction, TakeOuterStep
-from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFailed, Settle
+from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFailed, Settle, SyncerEvent
 from gruppetto.protocol.membership import Member, MemberPhase
 from gruppetto.protocol.messages import Answer, Donor, Hello, Progress, Refusal, RefusalReason, RejectionReason, Welcome
 from gruppetto.protocol.norms import excess
@@ -39,6 +39,7 @@ __all__ = [
     "IgnoresEpochs",
     "IgnoresIncarnations",
     "MistakesTheDirection",
+    "OverlooksTheLastAnswer",
     "OverlooksTheLastFold",
     "PublishesBeforeItPersists",
     "RefusesAMajority",
@@ -408,5 +409,13 @@ class FreshLearnersDonate(SyncerCore):
 class OverlooksTheLastFold(SyncerCore):
     """That a fold changes nothing is said of a round that waits for its folds, too."""
 
-    def _stays_open(self, now: float) -> bool:
-        return self.phase is Phase.GRACE
+    def _stays_open(self, now: float, event: SyncerEvent) -> bool:
+        return self.phase is Phase.GRACE if isinstance(event, Folded) else super()._stays_open(now, event)
+
+
+class OverlooksTheLastAnswer(SyncerCore):
+    """That an answer changes nothing is said of that of the one whom the round waits for, too."""
+
+    def _stays_open(self, now: float, event: SyncerEvent) -> bool:
+        waits = self._goes_on_until is not None and now < self._goes_on_until
+        return waits if isinstance(event, Answer) else super()._stays_open(now, event)

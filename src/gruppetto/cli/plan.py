@@ -78,10 +78,13 @@ def main(arguments: Sequence[str]) -> int:
         flags.out.parent.mkdir(parents=True, exist_ok=True)
         flags.out.write_text(toml, encoding="utf-8")
     if flags.json:
-        print_json({**as_json(found), "run_toml": toml})
+        print_json({**as_json(found, rounds=rounds), "run_toml": toml})
     else:
-        print(text_of(found))
-        print(f"\n{flags.out}" if flags.out is not None else f"\nRUN.toml (--out writes it):\n\n{toml}", end="")
+        print(text_of(found, rounds=rounds))
+        if flags.out is not None:
+            print(f"\n{flags.out}")
+        elif found.best.choice.learners > 1:
+            print(f"\nRUN.toml (--out writes it):\n\n{toml}", end="")
     return 0
 
 

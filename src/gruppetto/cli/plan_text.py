@@ -7,36 +7,56 @@ from dataclasses import asdict
 from typing import Any
 
 from gruppetto.cli.plan_file import checkpoint_rounds, plan_apply, reasons
+from gruppetto.cli.plan_notes import gbit, notes, verdict
 from gruppetto.cli.quantities import counted, timed
-from gruppetto.sim.bandwidth import Traffic, needed_gbit_s
 from gruppetto.sim.choice import Choice
 from gruppetto.sim.planner import Change, Plan
 
 __all__ = ["as_json", "text_of"]
 
-SMALL_MODEL = 2_400_000_000
-"""Parameters of the largest model whose loss with eight learners is known from a scaling study."""
-UTILISATION = 0.9
 FIELDS = {"gbit_s": "links", "mtbi_s": "MTBI of a chip", "step_s": "steps"}
 
 
-def text_of(plan: Plan) -> str:
+ONE_JOB = ("num_learners", "checkpoint_every_rounds")
+"""What means something where there is one learner: it waits for nobody, and there is no syncer."""
+
+
+def text_of(plan: Plan, *, rounds: int | None = None) -> str:
     """The recommendation, what it needs, the runner-up, and what would change it."""
+    lines = [_asked(plan), "", *(_of_one_job(plan) if plan.best.choice.learners == 1 else _of_learners(plan))]
+    lines += ["", "what would change this:"]
+    lines += [f"  {_said(change, plan)}" for change in plan.changes] or [
+        "  nothing within 256 times as much, or as little"
+    ]
+    lines += ["", *(f"note: {note}" for note in notes(plan, rounds=rounds))]
+    return "\n".join(lines)
+
+
+def _of_one_job(plan: Plan) -> list[str]:
+    why, chosen = reasons(plan), _settings(plan)
+    lines = [f"  {name:<24} {chosen[name]!s:<10} {why[name]}" for name in ONE_JOB]
+    return [
+        *lines,
+        "",
+        f"expect   goodput {plan.best.needs.goodput:.1%}; no syncer, no rounds, no links to provide for",
+    ]
+
+
+def _of_learners(plan: Plan) -> list[str]:
     why, needs, chosen = reasons(plan), plan.best.needs, _settings(plan)
-    lines = [_asked(plan), ""]
-    lines += [f"  {name:<24} {value!s:<10} {why[name]}" for name, value in chosen.items()]
+    lines = [f"  {name:<24} {value!s:<10} {why[name]}" for name, value in chosen.items()]
     taking_part = plan.seen[0][1].participation
     link = "a site's link" if plan.cluster.sites is not None else "a learner's link"
-    enough = f"{_gbit(needs.gbit_s)} would give a round for every step"
+    enough = f"{gbit(needs.gbit_s)} would give a round for every step"
     if math.isinf(needs.gbit_s):
         enough = "no link gives a round for every step: the syncer's disk and processor take longer than that"
     lines += [
         "",
         f"expect   goodput {needs.goodput:.1%}; a round every {timed(plan.interval_s)} (simulated, priced "
         f"{timed(needs.interval_s)}); {taking_part or 0:.0%} of the learners in it; about {needs.loss:.2%} more loss",
-        f"needs    {link} carries {_gbit(needs.mean_gbit_s)} in the mean; {enough}",
+        f"needs    {link} carries {gbit(needs.mean_gbit_s)} in the mean; {enough}",
         f"syncer   {_gib(needs.syncer_gib)} of memory, {needs.syncer_cores} cores, {_gib(needs.disk_gib)} of disk, "
-        f"{_gbit(needs.syncer_gbit_s)} each way in the mean",
+        f"{gbit(needs.syncer_gbit_s)} each way in the mean",
     ]
     if plan.second is not None:
         second = plan.second
@@ -44,16 +64,13 @@ def text_of(plan: Plan) -> str:
             f"next     {_short(second.choice)}: goodput {second.needs.goodput:.1%}, about {second.needs.loss:.2%} more "
             f"loss; worth {second.needs.value:.3f}, where the first is worth {needs.value:.3f}",
         ]
-    lines += ["", "what would change this:"]
-    lines += [f"  {_said(change, plan)}" for change in plan.changes] or [
-        "  nothing within 256 times as much, or as little"
-    ]
-    lines += ["", *(f"note: {note}" for note in notes(plan))]
-    return "\n".join(lines)
+    return lines
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The same as one object; shares in 0…1, seconds, Gbit/s, GiB. What is infinite is null."""
+def as_json(plan: Plan, *, rounds: int | None = None) -> dict[str, Any]:
+    """The same as one object; shares in 0…1, seconds, Gbit/s, GiB. What is infinite is null, and so is what one job
+    needs of links and a syncer that it does not have."""
+    alone = plan.best.choice.learners == 1
     return {
         "settings": _settings(plan),
         "reasons": reasons(plan),
@@ -64,7 +81,10 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "interval_s": _finite(plan.interval_s),
             "participation": plan.seen[0][1].participation,
         },
-        "needs": {name: _finite(value) for name, value in asdict(plan.best.needs).items() if name != "problems"},
+        "plain_data_parallel": {"better": plan.plain_is_better, "value": plan.one_job_value, "why": verdict(plan)},
+        "needs": None
+        if alone
+        else {name: _finite(value) for name, value in asdict(plan.best.needs).items() if name != "problems"},
         "runner_up": None
         if plan.second is None
         else {
@@ -75,34 +95,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
         },
         "value": plan.best.needs.value,
         "changes": [{"field": c.field, "has": c.has, "at": c.at, "to": asdict(c.to)} for c in plan.changes],
-        "notes": notes(plan),
+        "notes": notes(plan, rounds=rounds),
     }
-
-
-def notes(plan: Plan) -> list[str]:
-    """What to keep in mind."""
-    cluster, m = plan.cluster, plan.best.choice.learners
-    said = []
-    if m == 1:
-        said.append("decoupled learners bring nothing here: train one job with elastic data parallelism")
-    if m > 1 and cluster.parameters < SMALL_MODEL:
-        said.append(
-            f"at {counted(cluster.parameters)} parameters several learners visibly cost loss "
-            f"(about {plan.best.needs.loss:.1%} here); the cost shrinks as the model grows"
-        )
-    if cluster.sites is not None and cluster.sites > 1:
-        traffic = Traffic(parameters=cluster.parameters, sites=cluster.sites, step_s=cluster.step_s)
-        needed = needed_gbit_s("data-parallel", traffic, utilisation=UTILISATION)
-        said.append(
-            f"data parallel between the sites would need {_gbit(needed)} for {UTILISATION:.0%} of the chips' time"
-        )
-    if plan.best.needs.slowdown > 1.05:
-        said.append(
-            f"rounds take {plan.best.needs.slowdown:.2g} steps: a fragment is synchronised every "
-            f"{plan.best.choice.sync_period * plan.best.needs.slowdown:.0f} steps"
-        )
-    said.append("losses are estimates from published figures, goodput is simulated; docs/simulator.md says how well")
-    return said
 
 
 def _asked(plan: Plan) -> str:
@@ -111,7 +105,7 @@ def _asked(plan: Plan) -> str:
     whose = "a site" if cluster.sites is not None else "a learner"
     return (
         f"{counted(cluster.chips)} chips{sites}, MTBI {timed(cluster.mtbi_s)}, steps of {timed(cluster.step_s)}, "
-        f"{counted(cluster.parameters)} parameters, {_gbit(cluster.gbit_s)} {whose}"
+        f"{counted(cluster.parameters)} parameters, {gbit(cluster.gbit_s)} {whose}"
     )
 
 
@@ -136,16 +130,12 @@ def _short(choice: Choice) -> str:
 
 
 def _said(change: Change, plan: Plan) -> str:
-    shown = _gbit(change.at) if change.field == "gbit_s" else timed(change.at)
+    shown = gbit(change.at) if change.field == "gbit_s" else timed(change.at)
     direction = "from" if change.at > change.has else "down to"
     now, then = asdict(plan.best.choice), asdict(change.to)
     names = {"learners": "M", "sync_period": "H", "num_fragments": "P"}
     turned = [f"{names.get(key, key)} = {then[key]}" for key in then if key != "min_quorum" and then[key] != now[key]]
     return f"{FIELDS[change.field]} {direction} {shown}: {', '.join(turned)}"
-
-
-def _gbit(value: float) -> str:
-    return f"{value:.3g} Gbit/s" if value >= 1 else f"{1000 * value:.3g} Mbit/s"
 
 
 def _gib(value: float) -> str:

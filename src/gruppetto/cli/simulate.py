@@ -189,29 +189,31 @@ class Progress:
     def __init__(self, jobs: Sequence[tuple[str, Scenario, int]], clock: Clock) -> None:
         self._jobs, self._clock = jobs, clock
         self._steps = [expected_steps(system, one) if system == "decoupled" else 0.0 for system, one, _ in jobs]
+        self._shares = [0.0] * len(jobs)
+        """Of each row: how much of it is done."""
         self._count = 0
         self._began_s = self._said_s = clock.now()
 
-    def done(self, outcome: Outcome) -> None:
-        """A row is there; they come in the order of the jobs."""
+    def done(self, job: int, outcome: Outcome) -> None:
+        """A row is there."""
         self._count += 1
+        self._shares[job] = 1.0
         self._said_s = self._clock.now()
-        _say(f"{self._count}/{len(self._jobs)}: {_named(outcome)}: goodput {outcome.goodput:.1%}{self._left(0.0)}")
+        _say(f"{self._count}/{len(self._jobs)}: {_named(outcome)}: goodput {outcome.goodput:.1%}{self._left()}")
 
-    def passed(self, now_s: float) -> None:
-        """The row in work has come to this virtual time: said every few seconds."""
+    def passed(self, job: int, now_s: float) -> None:
+        """A row in work has come to this virtual time: said every few seconds."""
+        horizon_s = self._jobs[job][1].horizon_s
+        if self._shares[job] < 1.0:
+            self._shares[job] = min(1.0, now_s / horizon_s)
         if self._clock.now() < self._said_s + SAY_EVERY_S or self._count == len(self._jobs):
             return
         self._said_s = self._clock.now()
-        horizon_s = self._jobs[self._count][1].horizon_s
-        share = min(1.0, now_s / horizon_s)
-        _say(f"  {timed(now_s)} of {timed(horizon_s)} are simulated{self._left(share)}")
+        _say(f"  {timed(now_s)} of {timed(horizon_s)} are simulated{self._left()}")
 
-    def _left(self, share: float) -> str:
-        """``share``: of the row in work."""
-        steps = [*self._steps, 0.0]
-        done = sum(steps[: self._count]) + share * steps[self._count]
-        left_s = (self._clock.now() - self._began_s) * (sum(steps) / done - 1) if done else 0.0
+    def _left(self) -> str:
+        done = sum(share * steps for share, steps in zip(self._shares, self._steps, strict=True))
+        left_s = (self._clock.now() - self._began_s) * (sum(self._steps) / done - 1) if done else 0.0
         return f", about {timed(float(round(left_s)))} left" if left_s >= SAY_EVERY_S else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from gruppetto.cli.quantities import counted
@@ -12,6 +12,8 @@ from gruppetto.sim.paper import GOODPUT
 
 __all__ = ["CODECS", "as_json", "bandwidth_rows", "bandwidth_table", "paper_table", "plain_table", "utilisation_curves"]
 
+WIDEST = 0.1
+"""Half of an interval: a wider one says nothing of a goodput."""
 UTILISATION = 0.9
 """Of the chips, which the links of the table of bandwidths give."""
 CODECS = ("bf16", "int8", "int4")
@@ -27,25 +29,40 @@ def as_json(row: Row) -> dict[str, object]:
 def plain_table(rows: Sequence[Row]) -> str:
     lines = [f"{'system':<14} {'chips':>8} {'M':>4} {'goodput':>15} {'uptime':>8} {'taking part':>12} {'merged':>7}"]
     for row in rows:
-        goodput = f"{row.goodput:.1%}" + (f" ± {row.ci95:.1%}" if row.ci95 is not None else "")
+        goodput = f"{row.goodput:.1%}{_spread(row, lambda half: f'{half:.1%}')}"
         lines.append(
             f"{row.system:<14} {counted(row.chips):>8} {row.learners:>4} {goodput:>15} {row.uptime:>8.2%} "
             f"{_share(row.participation):>12} {_share(row.merged):>7}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_why_unknown(rows)])
 
 
 def paper_table(rows: Sequence[Row]) -> str:
     lines = [f"{'system':<14} {'M':>3} {'chips':>7} {'paper':>6} {'ours':>13} {'error':>6} {'uptime':>8}"]
     for row in sorted(rows, key=lambda r: (r.system != "data-parallel", r.system != "elastic", r.learners, r.chips)):
         paper = GOODPUT.get((row.system, row.learners), {}).get(row.chips)
-        half = f" ± {100 * row.ci95:.1f}" if row.ci95 is not None else ""
+        half = _spread(row, lambda half: f"{100 * half:.1f}")
         lines.append(
             f"{row.system:<14} {row.learners:>3} {counted(row.chips):>7} "
             f"{'' if paper is None else f'{100 * paper:.0f}':>6} {100 * row.goodput:>7.1f}{half:<6} "
             f"{'' if paper is None else f'{100 * (row.goodput - paper):+.1f}':>6} {row.uptime:>8.2%}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_why_unknown(rows)])
+
+
+def _spread(row: Row, shown: Callable[[float], str]) -> str:
+    """Nothing of a single seed; a question mark where so few say nothing."""
+    if row.ci95 is None:
+        return ""
+    return f" ± {shown(row.ci95) if row.ci95 <= WIDEST else '?'}"
+
+
+def _why_unknown(rows: Sequence[Row]) -> list[str]:
+    wide = [row for row in rows if row.ci95 is not None and row.ci95 > WIDEST]
+    if not wide:
+        return []
+    seeds = max(row.seeds for row in wide)
+    return [f"± ?: {seeds} seeds do not tell how far off such a mean is; use more --seeds, {max(3, 2 * seeds)} or more"]
 
 
 def _share(value: float | None) -> str:

@@ -1,10 +1,12 @@
 """What this machine can do, measured with the very parts that a syncer and a learner use.
 
-Each rate is the median of a few tries. On a machine that others use too they are what is left of it.
+Each rate is the median of a few tries. On a machine that others use too they are what is left of it: the load it had is
+written down with them.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -71,6 +73,7 @@ def measure_machine(
 
     Without torch nothing is said of learners. Raises OSError when the disk cannot be written.
     """
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))  # before there is any of our own
     progress("merging")
     fold, merge = measure_merge(clock)
     progress("forcing commits to disk")
@@ -89,6 +92,7 @@ def measure_machine(
         link_bytes_per_s=line.bytes_per_s,
         start_s=start.start_s if start is not None else None,
         step_s=start.step_s if start is not None else None,
+        load_per_core=round(load, 2),
     )
 
 

@@ -33,8 +33,10 @@ class Gate(Standing):
     def _caps(self, answer: Answer) -> Caps:
         """(piece, yardstick) of every piece that is too long. Alone there is nobody to be compared with: a run of one
         learner is that learner's training, whatever its steps."""
+        if self.setting.norm_gate == "off" or not answer.norms:
+            return ()
         yardsticks = self.yardsticks.of(answer.fragment)
-        if self.setting.norm_gate == "off" or not answer.norms or not yardsticks or len(self.members.live()) < 2:
+        if not yardsticks or not self.members.several_live():
             return ()
         return excess(answer.norms, yardsticks, self.setting.norm_factor * self._periods(answer))
 
@@ -113,12 +115,12 @@ class Gate(Standing):
     def _weight(self, answer: Answer) -> float:
         """w, but no more than a few times that of the others; alone there is nobody to be dominated."""
         weight = contribution_weight(tokens=answer.tokens, steps=answer.steps)
-        usual = self.weights.medians
+        usual, cap = self.weights.medians, self.setting.weight_cap
         self.weights.cast(answer.learner, answer.round, (weight,))
-        if self.setting.weight_cap is None or not usual or len(self.members.live()) < 2:
+        if cap is None or not usual or weight <= cap * usual[0]:
             return weight
-        most = self.setting.weight_cap * usual[0] * self._periods(answer)
-        if not 0 < most < weight:
+        most = cap * usual[0] * self._periods(answer)
+        if not 0 < most < weight or not self.members.several_live():
             return weight
         self._clipped(answer, ClipCause.WEIGHT, weight / usual[0])
         return most

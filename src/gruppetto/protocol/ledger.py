@@ -208,6 +208,8 @@ class Ledger:
     def fold_departed(self, keep: int) -> None:
         """Of those who have left, name ``keep`` at most: those before them become one sum, so that no stream of fresh
         names makes every commit longer. Nothing else changes."""
+        if len(self.consumed_by) <= keep:
+            return
         gone = [name for name in self.consumed_by if name not in self.accounts and name not in self.promised_by]
         for name in gone[: max(0, len(gone) - keep)]:
             self.departed.names += 1
@@ -288,7 +290,9 @@ class Ledger:
 
     def _pass(self, account: Account, fragment: Fragment, mark: int) -> None:
         """The work of this fragment begins at ``mark`` now: what lies before it is merged already, or discarded."""
-        passed = max(0, mark - account.marks[fragment])
+        passed = mark - account.marks[fragment]
+        if passed <= 0:
+            return
         used = min(passed, account.merged[fragment])
         if account.doubt[fragment] == NEVER:
             self._discard(passed - used, "in-flight" if used else "not-merged")

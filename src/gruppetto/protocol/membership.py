@@ -76,12 +76,33 @@ class Member:
     """The session from whose part of a checkpoint this process goes on, in the same life."""
     awaited: bool = False
     """See :class:`~gruppetto.protocol.state.MemberState`."""
+    _state: MemberState | None = None
+    """What was last said of it in a commit; there is one in every round, and it seldom changes."""
+
+    def to_state(self) -> MemberState:
+        """What a commit says of it."""
+        state, gone = self._state, self.phase is MemberPhase.LEFT
+        if state is None or (state.session, state.gone, state.awaited) != (self.session, gone, self.awaited):
+            self._state = state = MemberState(
+                learner=self.learner,
+                session=self.session,
+                incarnation=self.incarnation,
+                slot=self.slot,
+                gone=gone,
+                awaited=self.awaited,
+            )
+        return state
 
     def is_live(self) -> bool:
         return self.phase is MemberPhase.LIVE
 
+    def was_live(self, now: float) -> bool:
+        """It is, and has become so before ``now``."""
+        return self.phase is MemberPhase.LIVE and self.ready_since is not None and self.ready_since < now
+
     def heard(self, now: float) -> None:
-        self.last_heard = max(self.last_heard, now)
+        if now > self.last_heard:
+            self.last_heard = now
 
     def took_step(self, step_s: float, factor: float) -> None:
         if step_s > 0:
@@ -126,6 +147,16 @@ class Membership:
 
     def live(self) -> list[Member]:
         return [m for m in self._members.values() if m.phase is LIVE]
+
+    def several_live(self) -> bool:
+        """At least two are: whoever is asked about has others to be compared with."""
+        one = False
+        for m in self._members.values():
+            if m.phase is LIVE:
+                if one:
+                    return True
+                one = True
+        return False
 
     def connected(self) -> list[Member]:
         return [m for m in self if m.connected and m.phase is not MemberPhase.LEFT]
@@ -179,7 +210,7 @@ class Membership:
         """Learners whose lease ran out just now."""
         if self._quiet_until is not None and now < self._quiet_until:
             return []
-        expired = []
+        expired: list[Member] = []
         # Whoever is heard of later, or comes later, expires later than the first of those that are here now.
         self._quiet_until = now + liveness_s
         for m in self:
@@ -211,17 +242,7 @@ class Membership:
         return here and member.last_heard == self._heard_then and self._members.get(member.learner) is member
 
     def to_state(self) -> tuple[MemberState, ...]:
-        return tuple(
-            MemberState(
-                learner=m.learner,
-                session=m.session,
-                incarnation=m.incarnation,
-                slot=m.slot,
-                gone=m.phase is MemberPhase.LEFT,
-                awaited=m.awaited,
-            )
-            for m in self
-        )
+        return tuple([m.to_state() for m in self._members.values()])
 
     def restore(self, states: Iterable[MemberState]) -> None:
         """Everybody is away until they dial in again."""

@@ -99,8 +99,10 @@ class Ballot:
         """One yardstick a value; empty while nothing is known."""
         if self._medians is None:
             self._medians = tuple(
-                votes[(len(votes) - 1) // 2] if len(votes) >= MIN_VOTES else before
-                for votes, before in zip(self._sorted, self._before, strict=True)
+                [
+                    votes[(len(votes) - 1) // 2] if len(votes) >= MIN_VOTES else before
+                    for votes, before in zip(self._sorted, self._before, strict=True)
+                ]
             )
         return self._medians
 

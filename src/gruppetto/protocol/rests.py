@@ -53,6 +53,11 @@ class Rests:
         """The newest counts: work on a base that has been merged already would not have been taken once more."""
         self._taken[taken.fragment] = taken
 
+    @property
+    def empty(self) -> bool:
+        """There is nothing to be settled, as at most events."""
+        return not self._taken
+
     def open(self) -> Sequence[Fragment]:
         """The fragments whose contributions are still to be settled."""
         return sorted(self._taken)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gruppetto.protocol.membership import Member
+from gruppetto.protocol.messages import Ask
 from gruppetto.protocol.quorum import Verdict
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round
 
@@ -46,6 +47,8 @@ class OpenRound:
     """Why it closes; final once given."""
     live: int = 0
     """Learners alive when the verdict was given, which its quorum was measured by."""
+    ask: Ask | None = None
+    """The one for all that is due, which nearly everybody is sent."""
     asked: dict[LearnerId, int] = field(default_factory=dict)
     """Who was asked, and its clock then."""
     admitted: dict[tuple[LearnerId, Fragment], int] = field(default_factory=dict)
@@ -80,8 +83,11 @@ class OpenRound:
     def participants(self) -> tuple[LearnerId, ...]:
         return tuple(sorted({learner for learner, _ in self.admitted}))
 
-    def tokens_of(self, learner: LearnerId) -> int:
-        return sum(tokens for (name, _), tokens in self.admitted.items() if name == learner)
+    def tokens_by(self, participants: Iterable[LearnerId]) -> dict[LearnerId, int]:
+        tokens_by = dict.fromkeys(participants, 0)
+        for (name, _), tokens in self.admitted.items():
+            tokens_by[name] += tokens
+        return tokens_by
 
     def has_settled(self, learner: LearnerId) -> bool:
         """All its contributions are in, or refused."""
@@ -96,8 +102,9 @@ class OpenRound:
         While the syncer keeps pace, that is the paper's rule. When it does not, all are past every round before it has
         even asked; then it takes a whole step since the ask.
         """
-        past = [m for m in live if m.clock > self.round]
-        return sum(1 for m in past if m.clock > self._still_with(m))
+        round = self.round
+        past = [m for m in live if m.clock > round]
+        return sum(1 for m in past if m.clock > self._still_with(m)) if past else 0
 
     def _fewest(self, contributions: Collection[tuple[LearnerId, Fragment]]) -> int:
         if len(self.due) == 1:
@@ -113,12 +120,17 @@ class OpenRound:
         return self.round if asked_at <= self.round else asked_at + 1
 
     def somebody_to_come(self, live: Sequence[Member]) -> bool:
-        """Whether :meth:`waited_for` is more than 0. It is mostly the same one as at the last look."""
-        seen = self._last_seen_to_come
-        if seen is not None and seen.is_live() and self._is_to_come(seen):
+        """Whether :meth:`waited_for` is more than 0. It is mostly the same one as at the last look, and the last of
+        all: answers come in the order in which they were asked for."""
+        if self.one_is_still_to_come():
             return True
-        self._last_seen_to_come = next(filter(self._is_to_come, live), None)
+        self._last_seen_to_come = next(filter(self._is_to_come, reversed(live)), None)
         return self._last_seen_to_come is not None
+
+    def one_is_still_to_come(self) -> bool:
+        """Whoever was seen to come at the last look still is."""
+        seen = self._last_seen_to_come
+        return seen is not None and seen.is_live() and self._is_to_come(seen)
 
     def _is_to_come(self, member: Member) -> bool:
         assert self.asked_at is not None

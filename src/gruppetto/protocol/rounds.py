@@ -18,10 +18,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gruppetto.protocol.actions import Persist, Publish, QuorumMet, RoundClosed, TakeOuterStep
-from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFailed, Published, Seeded, Settle
+from gruppetto.protocol.events import (
+    Folded,
+    OuterStepped,
+    Persisted,
+    PersistFailed,
+    Published,
+    Seeded,
+    Settle,
+    SyncerEvent,
+)
 from gruppetto.protocol.grace import grace_window_s, median
 from gruppetto.protocol.membership import Member, MemberPhase
-from gruppetto.protocol.messages import Announcement, Begin
+from gruppetto.protocol.messages import Announcement, Answer, Begin, Deferred, Progress
 from gruppetto.protocol.quorum import GOES_ON, Verdict, closing_verdict, quorum_verdict
 from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.standing import Standing
@@ -31,6 +40,8 @@ __all__ = ["Rounds"]
 
 PERSIST_RETRY_S = 1.0
 """How long a failed persist waits before it is tried again."""
+QUORUM, GRACE, MERGING, PUBLISHING = Phase.QUORUM, Phase.GRACE, Phase.MERGING, Phase.PUBLISHING
+"""Looked at at every event."""
 
 
 class Rounds(Standing):
@@ -60,10 +71,11 @@ class Rounds(Standing):
         if self.phase is not Phase.MERGING or self._open is None or event.round != self._open.round:
             return
         good = tuple(p for p in self._open.due if p not in event.not_finite)
-        for learner, fragment in sorted(self._open.admitted):
-            self.ledger.kept(learner, fragment)
-            if fragment in event.not_finite:
-                self.ledger.voided(learner, fragment, self._open.admitted[learner, fragment])
+        if self.ledger.promised_by or event.not_finite:
+            for learner, fragment in sorted(self._open.admitted):
+                self.ledger.kept(learner, fragment)
+                if fragment in event.not_finite:
+                    self.ledger.voided(learner, fragment, self._open.admitted[learner, fragment])
         self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
         self.round, self._news = event.round, good
         self._unsaved.update(good)
@@ -139,14 +151,16 @@ class Rounds(Standing):
 
     def _advance(self, now: float) -> None:
         """Take every transition whose time has come."""
+        if self.phase is MERGING or self.phase is PUBLISHING:
+            return  # only the completion of what was begun leads on
+        if self.phase is QUORUM or self.phase is GRACE:
+            self._go_round(now)
+            return
         if self.phase is Phase.SEEDING:
             self.waiting_for = f"the first weights, from {self._seeder}" if self._seeder else "the first learner"
         if self.phase is Phase.STARTING:
             self._begin_if_ready(now)
-        if self.phase is Phase.QUORUM:
-            self._ask_if_quorum(now)
-        if self.phase is Phase.GRACE:
-            self._close_if_due(now)
+            self._go_round(now)
         if self.phase is Phase.PERSISTING:
             self.waiting_for = f"round {self.round} to be durable"
             if self._persist_retry_at is not None and now >= self._persist_retry_at:
@@ -158,6 +172,12 @@ class Rounds(Standing):
             self.waiting_for = "nothing: the run is finished"
         if self.phase is Phase.STOPPED:
             self.waiting_for = "nothing: the syncer stops"
+
+    def _go_round(self, now: float) -> None:
+        if self.phase is QUORUM:
+            self._ask_if_quorum(now)
+        if self.phase is GRACE:
+            self._close_if_due(now)
 
     def _begin_if_ready(self, now: float) -> None:
         live = self.members.live()
@@ -181,14 +201,13 @@ class Rounds(Standing):
     def _ask_if_quorum(self, now: float) -> None:
         opened = self._open
         assert opened is not None
-        live = self.members.live()
+        live, round = self.members.live(), opened.round
         quorum = self._quorum(len(live))
-        at_clock = sum(1 for m in live if m.clock >= opened.round)
-        verdict = quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
-        self.waiting_for = f"round {opened.round}: {verdict.why}"
+        at_clock = len([m for m in live if m.clock >= round])
+        self._waiting_for = lambda: f"round {round}: {_quorum(quorum, at_clock, live).why}"
         self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
-        if not verdict.close:
-            return
+        if at_clock < quorum:
+            return  # as the verdict will say, should somebody ask for its words
         quorum_s = now - opened.opened_at
         self.measured.quorum_took(quorum_s)
         opened.asked_at = now
@@ -230,7 +249,7 @@ class Rounds(Standing):
                 grace_spent_s=opened.closed_at - opened.asked_at,
             )
         )
-        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=opened.live)
+        self._alarms.merged(opened.tokens_by(participants), live=opened.live)
         self.phase = Phase.MERGING
         self.waiting_for = f"round {opened.round} to be merged"
         self._out.append(TakeOuterStep(round=opened.round, fragments=opened.due))
@@ -263,10 +282,26 @@ class Rounds(Standing):
             grace_on=self.setting.grace,
         )
 
-    def _stays_open(self, now: float) -> bool:
-        """Nothing but time, or a learner's word, can close the open round, and it is not time yet."""
-        until = self._goes_on_until
-        return until is not None and now < until and self._mark is None and self._alarms.silent
+    def _stays_open(self, now: float, event: SyncerEvent) -> bool:
+        """A look at the open round would find what the last one has found, and ask to be woken at the same time.
+
+        Its time is not over, and ``event`` is of a kind that ends a round only by being the last word of the one that
+        was seen to come: nobody has become live or gone by it, no answer was taken back, nobody has moved on.
+        """
+        until, kind, opened = self._goes_on_until, type(event), self._open
+        if until is None or now >= until or self.wake_at != until or opened is None:
+            return False
+        if self._mark is not None or not self._alarms.silent:
+            return False
+        if kind is Folded:
+            return True
+        if isinstance(event, Progress):
+            member = self.members.get(event.learner)
+            if member is None or not member.was_live(now) or member.clock > opened.round:
+                return False
+        elif not (kind is Answer or kind is Deferred):
+            return False
+        return opened.one_is_still_to_come()
 
     def _grace_window_s(self, live: Iterable[Member]) -> float:
         if not self.setting.grace:
@@ -281,7 +316,12 @@ class Rounds(Standing):
 
     def _next_wake(self) -> float | None:
         wake = self.members.next_expiry(self.setting.liveness_s)
-        if self._persist_retry_at is not None:
+        if self.phase is GRACE:
+            opened = self._open
+            if opened is not None and opened.closing is None and opened.enough:
+                assert opened.asked_at is not None
+                wake = _sooner(wake, opened.asked_at + opened.grace_s)
+        elif self._persist_retry_at is not None:
             wake = _sooner(wake, self._persist_retry_at)
         if self._mark is not None and self._mark.give_up_at is not None:
             wake = _sooner(wake, self._mark.give_up_at)
@@ -290,11 +330,11 @@ class Rounds(Standing):
             ready = [m.ready_since for m in self.members.live() if m.ready_since is not None]
             if ready and len(ready) >= self._quorum(len(ready)):
                 wake = _sooner(wake, min(ready) + self.setting.start_timeout_s)
-        opened = self._open
-        if self.phase is Phase.GRACE and opened is not None and opened.closing is None and opened.enough:
-            assert opened.asked_at is not None
-            wake = _sooner(wake, opened.asked_at + opened.grace_s)
         return wake
+
+
+def _quorum(quorum: int, at_clock: int, live: list[Member]) -> Verdict:
+    return quorum_verdict(quorum=quorum, at_clock=at_clock, live=len(live))
 
 
 def _sooner(one: float | None, other: float) -> float:

@@ -178,9 +178,17 @@ class Standing:
         opened = self._open
         assert opened is not None
         opened.asked[member.learner] = member.clock
-        missing = tuple(p for p in opened.due if (member.learner, p) not in opened.admitted)
-        if missing:
-            self._send(member.learner, member.session, Ask(epoch=self.epoch, round=opened.round, fragments=missing))
+        missing = opened.due
+        if opened.admitted:
+            missing = tuple([p for p in opened.due if (member.learner, p) not in opened.admitted])
+        if not missing:
+            return
+        ask = opened.ask
+        if ask is None or ask.fragments != missing:
+            ask = Ask(epoch=self.epoch, round=opened.round, fragments=missing)
+            if missing == opened.due:
+                opened.ask = ask
+        self._send(member.learner, member.session, ask)
 
     def _persist(self) -> None:
         """Everything that has changed since the last commit."""

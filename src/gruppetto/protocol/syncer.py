@@ -50,8 +50,8 @@ class SyncerCore(Hearing, Rounds, Marking, Stopping):
         for member in expired:
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
             self._choose_another_seeder(member)
-        if type(event) is Folded and not expired and self._stays_open(now):
-            return self._out  # a fold changes nothing that a round could close by, and there is one for every answer
+        if not expired and self._stays_open(now, event):
+            return self._out  # nearly every answer, and every fold, finds the round as the one before has left it
         self._mind_the_mark(now, event)
         self._stop_if_ready()
         self._advance(now)

@@ -95,6 +95,8 @@ class Needs:
 def needs_of(cluster: Cluster, choice: Choice) -> Needs:
     """Price a choice. Where a round takes longer than steps, rounds come later, and H is so much longer in steps."""
     m, machine, step_s = choice.learners, cluster.machine, cluster.step_s
+    if m == 1:
+        return _judged(_of_one_job(cluster), cluster, choice)
     elements = -(-cluster.parameters // choice.num_fragments)
     up, down = _bytes(choice.uplink, elements), _bytes(choice.downlink, elements)
     at_a_site = -(-m // (cluster.sites or m))
@@ -140,6 +142,28 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
         goodput=cluster.goodput(m),
     )
     return _judged(found, cluster, choice)
+
+
+def _of_one_job(cluster: Cluster) -> Needs:
+    """One learner exchanges nothing with anybody, and so has no loss to show for it: plain data parallel."""
+    return Needs(
+        upload_bytes=0,
+        download_bytes=0,
+        width_bytes_s=cluster.gbit_s * GBIT,
+        syncer_s=0.0,
+        persist_s=0.0,
+        interval_s=cluster.step_s,
+        slowdown=1.0,
+        flight_steps=0.0,
+        gbit_s=0.0,
+        mean_gbit_s=0.0,
+        syncer_gbit_s=0.0,
+        syncer_gib=0.0,
+        syncer_cores=0,
+        disk_gib=0.0,
+        loss=0.0,
+        goodput=cluster.goodput(1),
+    )
 
 
 def _judged(found: Needs, cluster: Cluster, choice: Choice) -> Needs:

@@ -105,6 +105,10 @@ class ElasticJob:
         Fewer are made when a loss cuts them (those that are whole count), and when a slice is to be taken in, or let
         go, at the end of an earlier one: what is made of a day does not depend on ``steps``.
         """
+        end_s = start_s + steps * step_s
+        if start_s >= self._free_s and self.chips and self._is_quiet_until(end_s):
+            self._done_s = end_s
+            return Stretch(start_s, end_s, steps, self.chips)
         began = start_s
         while True:
             began = self._ready_s(began)
@@ -123,6 +127,11 @@ class ElasticJob:
             self._done_s = began = cut.at_s
             self._next = next(self._faults, None)
             self._lose(cut, cut.at_s)
+
+    def _is_quiet_until(self, end_s: float) -> bool:
+        """Nothing is known that changes the job before: as at most steps."""
+        loss, back = self._next, self._back
+        return not self._noticed and (loss is None or loss.at_s >= end_s) and (not back or back[0][0] >= end_s)
 
     def _ready_s(self, now: float) -> float:
         """Take in what has changed up to the boundary at ``now``, and what changes during the pauses for it."""

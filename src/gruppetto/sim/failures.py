@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gruppetto.errors import SettingError
@@ -93,15 +93,19 @@ class Fault:
     notice: bool = False
     cause: str = "chip"
 
-    def widened(self, slice_chips: int, chips: int) -> Fault:
-        """The same of all slices that it touches, in a cluster of ``chips``.
+    def widened(self, slice_chips: int, chips: int, shared: Container[int] | None = None) -> Fault:
+        """The same of all slices that it touches, in a cluster of ``chips``; or only of the slices in ``shared``.
 
-        >>> fault = Fault(at_s=1.0, first_chip=13, num_chips=4, down_s=60.0).widened(8, 20)
-        >>> fault.first_chip, fault.num_chips
-        (8, 12)
+        >>> fault = Fault(at_s=1.0, first_chip=13, num_chips=4, down_s=60.0)
+        >>> of_all, of_one = fault.widened(8, 20), fault.widened(8, 20, {1})
+        >>> (of_all.first_chip, of_all.num_chips), (of_one.first_chip, of_one.num_chips)
+        ((8, 12), (8, 9))
         """
-        first = self.first_chip // slice_chips * slice_chips
-        end = min(chips, -(-(self.first_chip + self.num_chips) // slice_chips) * slice_chips)
+        first, end = self.first_chip, self.first_chip + self.num_chips
+        if shared is None or first // slice_chips in shared:
+            first = first // slice_chips * slice_chips
+        if shared is None or (end - 1) // slice_chips in shared:
+            end = min(chips, -(-end // slice_chips) * slice_chips)
         return replace(self, first_chip=first, num_chips=end - first)
 
 

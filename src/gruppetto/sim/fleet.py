@@ -132,11 +132,9 @@ class Fleet:
 
     def _perform(self, action: SyncerAction) -> None:
         kind = type(action)
-        if kind is Send:
-            assert isinstance(action, Send)
+        if isinstance(action, Send):
             self.riders[action.to].send(action.message)
-        elif kind is Fold:
-            assert isinstance(action, Fold)
+        elif isinstance(action, Fold):
             done = Folded(round=action.round, fragment=action.fragment, learner=action.learner)
             self._folds_until_s = max(self._folds_until_s, self.engine.now) + self.costs.fold_s
             self.engine.at(self._folds_until_s, partial(self._completed, self.lives, done))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 
 from gruppetto.errors import SettingError
 from gruppetto.sim.fleet import Fleet
@@ -18,6 +20,9 @@ from gruppetto.sim.tally import Tally, spread
 from gruppetto.trace.log import TraceWriter
 
 __all__ = ["SYSTEMS", "Outcome", "Row", "fleet_of", "run", "run_all", "tabulate"]
+
+LOOK_EVERY_S = 1.0
+"""How often other processes are looked at for what they have to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,22 +179,46 @@ def run_all(
     jobs: Sequence[tuple[str, Scenario, int]],
     *,
     processes: int = 1,
-    done: Callable[[Outcome], None] = lambda o: None,
-    passed: Passed = lambda now_s: None,
+    done: Callable[[int, Outcome], None] = lambda job, o: None,
+    passed: Callable[[int, float], None] = lambda job, now_s: None,
 ) -> list[Outcome]:
-    """All jobs (system, scenario, seed), the outcomes in the order of the jobs. ``done`` hears of each as it comes,
-    ``passed`` of what goes on in one while there is one process."""
-    outcomes: list[Outcome] = []
+    """All jobs (system, scenario, seed), the outcomes in the order of the jobs.
+
+    ``done`` hears of each as it comes, ``passed`` of how far each in work has come; both by its place in ``jobs``.
+    """
     if processes == 1:
-        for job in jobs:
-            outcomes.append(run(*job, passed=passed))
-            done(outcomes[-1])
+        outcomes: list[Outcome] = []
+        for place, job in enumerate(jobs):
+            outcomes.append(run(*job, passed=partial(passed, place)))
+            done(place, outcomes[-1])
         return outcomes
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for outcome in pool.map(run, *zip(*jobs, strict=True)):
-            outcomes.append(outcome)
-            done(outcome)
-    return outcomes
+    context = get_context("spawn")
+    news: SimpleQueue[tuple[int, float]] = context.SimpleQueue()
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_tell_through, initargs=(news,)) as pool:
+        places = {pool.submit(_run_and_tell, place, job): place for place, job in enumerate(jobs)}
+        unfinished = set(places)
+        while unfinished:
+            ended, unfinished = wait(unfinished, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
+            while not news.empty():
+                passed(*news.get())
+            for future in sorted(ended, key=places.__getitem__):
+                done(places[future], future.result())
+        return [future.result() for future in places]
+
+
+_news: SimpleQueue[tuple[int, float]] | None = None
+"""In a process that simulates for another one: the way back."""
+
+
+def _tell_through(news: SimpleQueue[tuple[int, float]]) -> None:
+    global _news
+    _news = news
+
+
+def _run_and_tell(place: int, job: tuple[str, Scenario, int]) -> Outcome:
+    assert _news is not None
+    tell = _news.put
+    return run(*job, passed=lambda now_s: tell((place, now_s)))
 
 
 def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:

@@ -19,8 +19,10 @@ from gruppetto.sim.world import SyncerCosts
 __all__ = ["MachineProfile", "read_machine"]
 
 FP32_BYTES = 4
-MAY_BE_ZERO = ("publish_s", "latency_s", "persist_s")
-MAY_BE_NONE = ("link_bytes_per_s", "start_s", "step_s")
+MAY_BE_ZERO = ("publish_s", "latency_s", "persist_s", "load_per_core")
+MAY_BE_NONE = ("link_bytes_per_s", "start_s", "step_s", "load_per_core")
+LOADED = 0.5
+"""Of every core, taken by others while a machine was measured: what was measured is what they left."""
 MAX_FILE_BYTES = 2**16
 
 
@@ -49,6 +51,8 @@ class MachineProfile:
     """From the start of a learner's process to its first step; None: not measured."""
     step_s: float | None = None
     """Of the reference trainer's tiny model; None: not measured."""
+    load_per_core: float | None = None
+    """Processes that wanted a core, for each core there is, in the minute before it was measured; None: not known."""
     hosts: int = 1
     """Hosts that share the syncer's work."""
 
@@ -72,6 +76,16 @@ class MachineProfile:
             persist_s=self.persist_s + 2 * FP32_BYTES * share / self.persist_bytes_per_s,
             publish_s=self.publish_s,
         )
+
+    @property
+    def is_assumed(self) -> bool:
+        """Nothing but the latency was ever said of it."""
+        return self == MachineProfile(latency_s=self.latency_s)
+
+    @property
+    def was_loaded(self) -> bool:
+        """Others used the machine while it was measured."""
+        return self.load_per_core is not None and self.load_per_core > LOADED
 
     @property
     def link(self) -> Link:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.sim.bandwidth import Traffic, demand
 from gruppetto.sim.choice import Choice, Needs, needs_of
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.goodput import Outcome, run
 from gruppetto.sim.load import expected_faults
 from gruppetto.sim.network import Link
 from gruppetto.sim.quality import CODEC_LOSS, DOWNLINK_LOSS
+from gruppetto.sim.ways_out import Way, ways_out
 
 __all__ = ["Change", "Plan", "Priced", "changes", "overlap_steps", "plan", "ranked", "simulate"]
 
@@ -26,10 +28,15 @@ LEARNERS = (1, 2, 4, 8, 16, 32, 64, 128)
 PERIODS = (24, 48, 96, 192, 384)
 MOST_FRAGMENTS = 96
 """Tensors stay whole: beyond, the largest of them are the fragments."""
+WORDS = {
+    "gbit_s": "links of {} Gbit/s",
+    "syncer_gbit_s": "{} Gbit/s at the syncer",
+    "step_s": "steps of {} s",
+    "syncer_gib": "{} GiB for the syncer",
+}
 BOUNDARIES = 8_000
 """Steps of all learners together that one simulation takes: a second or so."""
 LEAST_STEPS = 300
-WAYS_OUT = "use wider links, more memory for the syncer, other numbers of learners, or a longer step"
 WORTH = 0.005
 """Differences of value below are none: the simpler choice is made."""
 WORTH_A_QUORUM = 0.05
@@ -85,6 +92,20 @@ class Plan:
         rounds = self.seen[0][1].rounds
         return self.simulated_s / rounds if rounds else math.inf
 
+    @property
+    def plain_is_better(self) -> bool:
+        """Than what was chosen, among the numbers of learners that were asked for."""
+        return self.best.choice.learners == 1 or self.one_job_value > self.best.needs.value + WORTH
+
+    @property
+    def one_job_value(self) -> float:
+        """What one elastic job on all chips is worth: no loss, but where sites are apart it waits for their links."""
+        cluster = self.cluster
+        if cluster.sites is None or cluster.sites == 1:
+            return self.one_job
+        traffic = Traffic(parameters=cluster.parameters, sites=cluster.sites, step_s=cluster.step_s)
+        return self.one_job * demand("data-parallel", traffic, cluster.gbit_s).utilisation
+
 
 def plan(
     cluster: Cluster,
@@ -102,7 +123,10 @@ def plan(
     order = ranked(cluster, learners)
     best = order[0]
     if best.needs.problems:
-        raise SettingError(f"cannot be done: {'; '.join(best.needs.problems)}", where="plan", fix=WAYS_OUT)
+        progress("looking for what would make it possible")
+        said = [_in_words(way) for way in ways_out(cluster, learners, _first)]
+        fix = f"use {', or '.join(said)}" if said else "train one job within one site: nothing near this is enough"
+        raise SettingError(f"cannot be done: {'; '.join(best.needs.problems)}", where="plan", fix=fix)
     second = next((p for p in order if p.choice.learners != best.choice.learners and not p.needs.problems), None)
     horizon_s = _horizon_s(cluster, best, boundaries)
     seen: list[tuple[int, Outcome]] = []
@@ -138,6 +162,23 @@ def _refuse_absurd(cluster: Cluster) -> None:
             where="plan",
             fix="use a longer --mtbi-years, or fewer --chips",
         )
+
+
+def _first(cluster: Cluster, learners: Sequence[int] | None) -> tuple[Choice, tuple[str, ...]]:
+    best = ranked(cluster, learners)[0]
+    return best.choice, best.needs.problems
+
+
+def _in_words(way: Way) -> str:
+    if way.learners is not None:
+        return f"other numbers of learners, such as {way.learners}"
+    return " with ".join(WORDS[field].format(_rounded_up(least)) for field, least in way.least)
+
+
+def _rounded_up(value: float) -> str:
+    """To two digits, never less than the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(value / unit * (1 - 1e-9)) * unit:.6g}"
 
 
 def ranked(cluster: Cluster, learners: Sequence[int] | None = None) -> list[Priced]:
@@ -250,6 +291,8 @@ def _rank(priced: Priced) -> tuple[object, ...]:
 
 
 def _same(one: Choice, other: Choice) -> bool:
+    if one.learners == other.learners == 1:
+        return True  # how one job would synchronise with nobody does not matter
     return replace(one, min_quorum=1) == replace(other, min_quorum=1)
 
 

@@ -63,7 +63,7 @@ class Rider:
         self.lives = 1
         self.steps = 0
         """Inner steps over all lives."""
-        self._rng = rng
+        self._rng, self._pace, self._job = rng, spec.pace, spec.job
         self._engine = fleet.engine
         self._alive = False
         self._gone = False
@@ -160,7 +160,8 @@ class Rider:
             return
         now = self._engine.now
         self._feed(STEP_STARTED)
-        stretch = self.spec.job.train(now, self.spec.pace.next_step_s(self._rng), self.fleet.stride)
+        step_s = self._pace.next_step_s(self._rng) if self._pace.jitter else self._pace.step_s
+        stretch = self._job.train(now, step_s, self.fleet.stride)
         if not stretch.steps:
             assert stretch.dark_s is not None
             self._engine.at(stretch.dark_s, partial(self._die, self.lives))
@@ -210,23 +211,22 @@ class Rider:
 
     def send(self, message: LearnerEvent) -> None:
         """The syncer has something to say."""
-        self._engine.after(self._latency_s, partial(self.hear, self._link_life, message))
+        self._engine.at(self._engine.now + self._latency_s, partial(self.hear, self._link_life, message))
 
     def _feed(self, event: LearnerEvent) -> None:
         for action in self.core.step(self._engine.now, event):
-            self._perform(action)
+            if type(action) is not TakeSnapshot and type(action) is not Apply:  # there is nothing to copy
+                self._perform(action)
 
     def _perform(self, action: LearnerAction) -> None:
         kind = type(action)
-        if kind is TakeSnapshot or kind is Apply:
-            return
         if not self._reachable or not self.fleet.syncer_is_up:
             return
         if kind is Pull:
             assert isinstance(action, Pull)
             arrived = Arrived(fragment=action.fragment, version=action.version)
-            delay_s = self._latency_s + self._download_s
-            self._engine.after(delay_s, partial(self.hear, self._link_life, arrived))
+            there_s = self._engine.now + (self._latency_s + self._download_s)
+            self._engine.at(there_s, partial(self.hear, self._link_life, arrived))
         elif kind is Seed:
             seeded = Seeded(learner=self.core.learner, incarnation=self.core.incarnation)
             self._to_syncer(seeded, self._transfer_s * self.fleet.setting.num_fragments)
@@ -236,8 +236,8 @@ class Rider:
             self._to_syncer(action, self._latency_s)  # type: ignore[arg-type]
 
     def _to_syncer(self, event: SyncerEvent, delay_s: float) -> None:
-        self._spoke_s = self._engine.now
-        self._engine.after(delay_s, partial(self._deliver, self._link_life, event))
+        self._spoke_s = now = self._engine.now
+        self._engine.at(now + delay_s, partial(self._deliver, self._link_life, event))
 
     def _deliver(self, link_life: int, event: SyncerEvent) -> None:
         if link_life == self._link_life:

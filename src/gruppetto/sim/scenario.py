@@ -153,10 +153,23 @@ class Scenario:
         if self.planned:
             drawn = heapq.merge(drawn, self.planned, key=lambda fault: fault.at_s)
         size = self.hardware.elastic.slice_chips
-        if self.parties or self.chips // self.learners >= size:
+        # A slice may belong to several learners, and takes all of them with it.
+        if self.parties:
+            shared = self._shared_slices(size)
+            return (fault.widened(size, self.chips, shared) for fault in drawn) if shared else drawn
+        if self.chips // self.learners >= size:
             return drawn
-        # A slice belongs to several learners, and takes all of them with it.
         return (fault.widened(size, self.chips) for fault in drawn)
+
+    def _shared_slices(self, size: int) -> frozenset[int]:
+        """Slices, counted from the first chip, with one of the parties on them that does not fill a slice."""
+        shared: set[int] = set()
+        first = 0
+        for party in self.parties:
+            if party.chips < size:
+                shared.update((first // size, (first + party.chips - 1) // size))
+            first += party.chips
+        return frozenset(shared)
 
     def job(self, learner: int, *, of: int, seed: int) -> ElasticJob:
         """The job of one learner of ``of``, on its share of the chips."""
