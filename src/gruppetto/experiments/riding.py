@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from gruppetto.experiments.directions import Directions
+from gruppetto.experiments.looking import look_at
 from gruppetto.experiments.material import open_material
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import protocol_of, training_of, world_of
@@ -34,19 +36,21 @@ def ride(asked: Ride, cache: Path) -> Result:
     """
     torch.set_num_threads(1)
     setting = training_of(asked)
-    data = open_material(setting, cache)
+    material = open_material(asked.data, setting, cache)
     match asked.system:
         case "decoupled":
-            result = _decoupled(asked, setting, data)
+            result, model = _decoupled(asked, setting, material.data)
         case "lockstep":
-            result = _lockstep(asked, setting, data)
+            result, model = _lockstep(asked, setting, material.data)
         case "data-parallel" | "elastic" | "diloco":
-            rival = train_rival(asked.system, setting, data, protocol_of(asked), world_of(asked))
-            result = {**_ending(rival.curve), "goodput": rival.goodput}
+            rival = train_rival(asked.system, setting, material.data, protocol_of(asked), world_of(asked))
+            result, model = {**_ending(rival.curve), "goodput": rival.goodput}, None
+    if model is not None:
+        result |= look_at(model, asked, setting, material, cache)
     return {key: _number(value) for key, value in result.items()}
 
 
-def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> Result:
+def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, nn.Module]:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "trace.jsonl"
         with TraceWriter(path, {}) as trace:
@@ -66,7 +70,7 @@ def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> Result:
         books = _books(path) if asked.books else {}
     core = done.world.syncer
     ledger = core.ledger.in_tokens()
-    return {
+    result = {
         **_ending(done.curve),
         "participation": done.participation,
         "outer": done.outer_reason,
@@ -77,12 +81,13 @@ def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> Result:
         **(directions.found() if asked.directions else {}),
         **books,
     }
+    return result, done.model
 
 
-def _lockstep(asked: Ride, setting: TrainSetting, data: Data) -> Result:
+def _lockstep(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, nn.Module]:
     with tempfile.TemporaryDirectory() as place, TrainLog(Path(place) / "log.jsonl", clock=lambda: 0.0) as log:
-        _, found = lockstep_data_parallel(setting, data, num_learners=asked.learners, rounds=asked.rounds, log=log)
-    return {"loss": found.loss, "tokens": asked.learners * asked.rounds * setting.tokens_per_step}
+        model, found = lockstep_data_parallel(setting, data, num_learners=asked.learners, rounds=asked.rounds, log=log)
+    return {"loss": found.loss, "tokens": asked.learners * asked.rounds * setting.tokens_per_step}, model
 
 
 def _ending(curve: Sequence[Point]) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gruppetto.experiments.guests import VISITS, visits
+from gruppetto.experiments.material import MATERIAL
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.ride import Ride
 from gruppetto.numerics.outer import OuterSetting
@@ -28,7 +29,7 @@ def training_of(ride: Ride) -> TrainSetting:
     """What every learner trains, and how it is judged."""
     setting = TrainSetting(
         model=MODELS[ride.model],
-        data=DataSetting(corpus=ride.data),
+        data=DataSetting() if ride.data in MATERIAL else DataSetting(corpus=ride.data),
         inner=InnerSetting(learning_rate=ride.inner_rate),
         batch_size=ride.batch,
         eval_every_rounds=max(1, ride.rounds // ride.evaluations),
