@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     _within("--seeds", flags.seeds, MAX_SEEDS)
     _within("--workers", flags.workers, MAX_WORKERS)
-    scale = Scale(quick=flags.quick, seeds=flags.seeds)
+    scale = Scale(quick=flags.quick, seeds=flags.seeds, cache=flags.cache)
     found = {experiment.name: _one(experiment, scale, flags) for experiment in choose(name)}
     if flags.json:
         print_json(found if name == ALL else found[name])

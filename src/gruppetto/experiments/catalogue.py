@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gruppetto.errors import UserError
+from gruppetto.experiments.bandwidth import BANDWIDTH
 from gruppetto.experiments.compression import COMPRESSION
 from gruppetto.experiments.dials import APPLY, FRAGMENTS, SCHEDULE, WEIGHTS
 from gruppetto.experiments.experiment import Experiment, Scale
@@ -10,8 +11,10 @@ from gruppetto.experiments.faults import FAULTS
 from gruppetto.experiments.heterogeneous import HETEROGENEOUS
 from gruppetto.experiments.hostile import HOSTILE
 from gruppetto.experiments.merging import MERGE
+from gruppetto.experiments.noniid import NONIID
 from gruppetto.experiments.outer import DEMO, OUTER
-from gruppetto.experiments.quality import QUALITY
+from gruppetto.experiments.posttraining import POSTTRAINING
+from gruppetto.experiments.quality import MOE, QUALITY, VISION
 from gruppetto.experiments.scavenging import SCAVENGING
 
 __all__ = ["ALL", "EXPERIMENTS", "choose", "listed"]
@@ -21,6 +24,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         QUALITY,
+        MOE,
+        VISION,
         MERGE,
         OUTER,
         HETEROGENEOUS,
@@ -32,6 +37,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         SCAVENGING,
         FAULTS,
         HOSTILE,
+        NONIID,
+        POSTTRAINING,
+        BANDWIDTH,
         DEMO,
     )
 }

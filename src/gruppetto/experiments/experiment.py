@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from gruppetto.experiments.ride import Ride
@@ -39,6 +40,8 @@ class Scale:
     quick: bool = False
     seeds: int | None = None
     """None: as many as the experiment is made for."""
+    cache: Path = Path(".cache/experiments")
+    """Where material that was fetched lies."""
 
     def pick(self, quick: T, full: T) -> T:
         return quick if self.quick else full

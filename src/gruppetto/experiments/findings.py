@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gruppetto.experiments.experiment import HOW, Arm, Column, Experiment, Ordering, Scale
+from gruppetto.experiments.experiment import HOW, LOSS, Arm, Column, Experiment, Ordering, Scale
 from gruppetto.experiments.store import Result, Store
 from gruppetto.sim.tally import spread
 
@@ -55,9 +55,11 @@ class Findings:
 
     def cell(self, arm: Arm, column: Column) -> str:
         """Mean ± half its interval, in words for a table."""
-        values = self.values(arm, column)
+        values, seeds = self.values(arm, column), self.seeds(arm)
+        if column.value is LOSS.value and len(values) < len(seeds):
+            return f"no number in {len(seeds) - len(values)} of {len(seeds)} seeds"
         if not values:
-            return "no number" if self.seeds(arm) and column.title == self.experiment.columns[0].title else ""
+            return ""
         mean, half = spread(values)
         return format(mean, column.form) + ("" if half is None else f" ± {half:{column.form.lstrip('+')}}")
 
@@ -73,6 +75,8 @@ class Findings:
             found = [ordering.value(self._store[arm.under(seed)], self._other(arm, seed)) for arm in (less, more)]
             if found[0] is not None and found[1] is not None:
                 shares.append(found[0] / found[1] - 1.0)
+            elif ordering.value is LOSS.value and found[1] is not None:
+                return Verdict(word="DOES NOT HOLD", share=None, half=None)  # it came to no number at all
         if not shares:
             return Verdict(word="undecided", share=None, half=None)
         mean, half = spread(shares)

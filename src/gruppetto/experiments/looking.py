@@ -45,7 +45,10 @@ def look_at(model: nn.Module, asked: Ride, setting: TrainSetting, material: Mate
 def _accuracy(model: nn.Module, setting: TrainSetting, material: Material) -> float:
     """The share of all held-out images that are seen right."""
     windows = torch.from_numpy(material.data.held_out.reshape(-1, setting.context).astype("int64"))
-    right = sum(int((model(part).logits.argmax(-1) == part[:, -1]).sum()) for part in windows.split(AT_A_TIME))
+    right = 0
+    for begin in range(0, len(windows), AT_A_TIME):
+        part = windows[begin : begin + AT_A_TIME]
+        right += int((model(part).logits.argmax(-1) == part[:, -1]).sum().item())
     return right / len(windows)
 
 

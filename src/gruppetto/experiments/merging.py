@@ -20,7 +20,7 @@ SHIPS = "RDA, embeddings averaged"
 
 def _arms(scale: Scale) -> list[Arm]:
     base = scale.pick(
-        Ride(directions=True),
+        Ride(rounds=160, directions=True),
         Ride(model="tiny", batch=8, eval_windows=512, sync_period=24, fragments=24, rounds=1500, directions=True),
     )
     # Few learners only to see how the length of a mean falls with their number.

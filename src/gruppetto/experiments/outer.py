@@ -24,7 +24,7 @@ def _name(rule: str, learners: int, outer: tuple[float, float]) -> str:
 
 def _arms(scale: Scale) -> list[Arm]:
     base = scale.pick(
-        Ride(rounds=360, sync_period=24, fragments=12),
+        Ride(sync_period=24, fragments=12),
         Ride(model="tiny", batch=8, eval_windows=512, sync_period=24, fragments=24, rounds=1500),
     )
     return [

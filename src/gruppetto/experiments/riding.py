@@ -13,6 +13,7 @@ from torch import nn
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.looking import look_at
 from gruppetto.experiments.material import open_material
+from gruppetto.experiments.processes import ride_in_processes
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import protocol_of, training_of, world_of
 from gruppetto.experiments.store import Result
@@ -34,9 +35,12 @@ def ride(asked: Ride, cache: Path) -> Result:
 
     Raises :class:`SettingError` and :class:`DataError`.
     """
+    if asked.system == "processes":
+        return ride_in_processes(asked, cache)
     torch.set_num_threads(1)
     setting = training_of(asked)
     material = open_material(asked.data, setting, cache)
+    model: nn.Module | None = None
     match asked.system:
         case "decoupled":
             result, model = _decoupled(asked, setting, material.data)
@@ -44,7 +48,7 @@ def ride(asked: Ride, cache: Path) -> Result:
             result, model = _lockstep(asked, setting, material.data)
         case "data-parallel" | "elastic" | "diloco":
             rival = train_rival(asked.system, setting, material.data, protocol_of(asked), world_of(asked))
-            result, model = {**_ending(rival.curve), "goodput": rival.goodput}, None
+            result = {**_ending(rival.curve), "goodput": rival.goodput}
     if model is not None:
         result |= look_at(model, asked, setting, material, cache)
     return {key: _number(value) for key, value in result.items()}
