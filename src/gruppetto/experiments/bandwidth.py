@@ -1,4 +1,4 @@
-"""Bytes of real runs against the formula, N · b / 8 · M · T / H after the first weights, and against data parallel's gradients."""
+"""Bytes of real runs against the formula (first weights, then N · b / 8 · M · T / H), and against data parallel's."""
 
 from __future__ import annotations
 

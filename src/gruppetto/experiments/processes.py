@@ -49,11 +49,6 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         "participation": report["participation"],
         "up_bytes": report["bytes"]["up"],
         "down_bytes": report["bytes"]["down"],
-        "up_by_formula_bytes": report["participation"]
-        * report["live"]
-        * asked.rounds
-        * numel
-        * _bytes(asked.uplink)
-        / asked.sync_period,
+        "up_by_formula_bytes": first + offered * numel * CODECS[asked.uplink].bits / 8.0 / asked.sync_period,
         "gradients_bytes": 2.0 * numel * steps,
     }
