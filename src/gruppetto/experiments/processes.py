@@ -12,6 +12,7 @@ from gruppetto.errors import RunFailed
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
+from gruppetto.numerics.codec import CODECS
 from gruppetto.train.model import build, num_parameters
 from gruppetto.train.tokens import ByteTokenizer
 
