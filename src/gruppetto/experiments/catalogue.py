@@ -66,7 +66,8 @@ def listed() -> str:
     """One line each: name, question, how many runs."""
     rows = []
     for experiment in EXPERIMENTS.values():
-        quick, full = (len(experiment.rides(Scale(quick=quick))) for quick in (True, False))
+        scales = (Scale(quick=True), Scale(quick=False))
+        quick, full = (len(experiment.arms(scale)) * experiment.number_of_seeds(scale) for scale in scales)
         rows.append(f"  {experiment.name:<14} {experiment.question}")
         rows.append(f"  {'':<14} {quick} runs with --quick, else {full}: {experiment.cost}")
     return "\n".join(["gruppetto experiment NAME [--quick], or all:", "", *rows])

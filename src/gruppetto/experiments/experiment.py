@@ -124,7 +124,7 @@ class Experiment:
     paper: str
     """What the paper has found, for comparison; "" if it has not asked."""
     arms: Callable[[Scale], Sequence[Arm]]
-    columns: Sequence[Column] = (LOSS, BESIDE)
+    columns: Sequence[Column] = (BESIDE, LOSS)
     """The first one is drawn."""
     orderings: Callable[[Scale], Sequence[Ordering]] = lambda scale: ()
     how: How = "virtual"

@@ -61,7 +61,8 @@ class Findings:
         if not values:
             return ""
         mean, half = spread(values)
-        return format(mean, column.form) + ("" if half is None else f" ± {half:{column.form.lstrip('+')}}")
+        text = format(mean, column.form) + ("" if half is None else f" ± {half:{column.form.lstrip('+')}}")
+        return text.replace("%", " %")
 
     def judged(self) -> list[Judged]:
         """Every ordering of the experiment."""

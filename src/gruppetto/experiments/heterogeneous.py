@@ -6,7 +6,7 @@ are as long in virtual seconds.
 
 from __future__ import annotations
 
-from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Ordering, Scale, figure
+from gruppetto.experiments.experiment import BESIDE, LOSS, Arm, Column, Experiment, Ordering, Scale, figure
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
 
@@ -26,7 +26,7 @@ def _arms(scale: Scale) -> list[Arm]:
             # Whoever waits for the slower half makes fewer rounds in the same time.
             rounds = round(whole / (1.0 + GAP)) if quorum == LEARNERS else whole
             ride = base.but(rounds=rounds, quorum=quorum, grace=grace, snapshot_window=window)
-            arms.append(Arm(name=f"{mode}, W = {window}", ride=ride))
+            arms.append(Arm(name=f"{mode}, W = {window}", ride=ride, beside="K = 1, grace, W = 2"))
     return arms
 
 
@@ -71,6 +71,7 @@ HETEROGENEOUS = Experiment(
     paper="K = 8: goodput 84 %; K = 1 without grace: 100 % but bad quality; with grace: 100 % and the best quality.",
     arms=_arms,
     columns=(
+        BESIDE,
         LOSS,
         Column(title="pace of rounds", value=_pace, form=".1%"),
         Column(title="taking part", value=figure("participation"), form=".1%"),

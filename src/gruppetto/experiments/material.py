@@ -27,9 +27,10 @@ __all__ = ["DOMAINS", "MATERIAL", "Material", "open_material"]
 BLOCK_BYTES = 4096
 HELD_OUT_EVERY = 16
 """One block of so many is never trained on."""
-MOST_BYTES = 720_000
-"""Of each domain, so that they are equal; the smallest has a little more."""
-NUM_SHAPES = (20_000, 2_000)
+DOMAIN_BYTES = 450_000
+"""Of each domain, so that they are equal; the smallest, documentation, has a little more."""
+NUM_SHAPES = (4000, 1000)
+"""To train on, and held out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +84,11 @@ def _divided(name: str) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     content = bytearray()
     for document in DOMAINS[name]():
         content += document.replace(b"\0", b"") + b"\0"
-        if len(content) >= MOST_BYTES:
+        if len(content) >= DOMAIN_BYTES:
             break
-    if len(content) < MOST_BYTES // 8:
+    if len(content) < DOMAIN_BYTES:
         raise DataError(f"only {len(content)} bytes of {name} are here", where="domains", fix="install it whole")
-    tokens = np.frombuffer(bytes(content[:MOST_BYTES]), np.uint8).astype(np.uint16)
+    tokens = np.frombuffer(bytes(content[:DOMAIN_BYTES]), np.uint8).astype(np.uint16)
     blocks = [tokens[i : i + BLOCK_BYTES] for i in range(0, len(tokens) - BLOCK_BYTES + 1, BLOCK_BYTES)]
     held = [block for i, block in enumerate(blocks) if i % HELD_OUT_EVERY == HELD_OUT_EVERY // 2]
     kept = [block for i, block in enumerate(blocks) if i % HELD_OUT_EVERY != HELD_OUT_EVERY // 2]

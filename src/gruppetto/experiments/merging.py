@@ -18,6 +18,10 @@ RULES = {
 SHIPS = "RDA, embeddings averaged"
 
 
+def _many(scale: Scale) -> tuple[int, ...]:
+    return scale.pick((8,), (8, 16))
+
+
 def _arms(scale: Scale) -> list[Arm]:
     base = scale.pick(
         Ride(rounds=160, directions=True),
@@ -27,7 +31,7 @@ def _arms(scale: Scale) -> list[Arm]:
     few = [Arm(name=f"{SHIPS}, M = {m}", ride=base.but(learners=m)) for m in (2, 4)]
     many = [
         Arm(name=f"{name}, M = {m}", ride=base.but(learners=m, merge=rule), beside=f"{SHIPS}, M = {m}")
-        for m in (8, 16)
+        for m in _many(scale)
         for name, rule in RULES.items()
     ]
     return few + many
@@ -35,7 +39,7 @@ def _arms(scale: Scale) -> list[Arm]:
 
 def _orderings(scale: Scale) -> list[Ordering]:
     found = []
-    for m in (8, 16):
+    for m in _many(scale):
         rivals = {"mean": "the paper", "RDA for everything": "the paper", "median": "ours", "trimmed": "ours"}
         found += [
             Ordering(
@@ -53,6 +57,7 @@ def _orderings(scale: Scale) -> list[Ordering]:
             says=f"the mean is shorter with {more} learners than with {less} (the paper: 1/√M)",
         )
         for less, more in ((2, 4), (4, 8), (8, 16))
+        if more in (4, *_many(scale))
     ]
     return found + lengths
 
@@ -63,8 +68,8 @@ MERGE = Experiment(
     paper="RDA with averaged embeddings is best; outer gradients are nearly orthogonal, and a mean shrinks as 1/√M.",
     arms=_arms,
     columns=(
-        LOSS,
         BESIDE,
+        LOSS,
         Column(title="cosine of two", value=figure("cosine")),
         Column(title="length of the mean", value=figure("mean_norm")),
         Column(title="if orthogonal", value=figure("mean_norm_if_orthogonal")),

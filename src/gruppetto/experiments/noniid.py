@@ -60,8 +60,8 @@ NONIID = Experiment(
     paper="",
     arms=_arms,
     columns=(
-        LOSS,
         Column(title="beside alike", value=beside("loss"), form="+.2%"),
+        LOSS,
         *(Column(title=f"on {name}", value=figure(f"loss on {name}")) for name in DOMAINS),
     ),
     orderings=_orderings,

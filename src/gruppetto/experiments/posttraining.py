@@ -57,8 +57,8 @@ POSTTRAINING = Experiment(
     paper="post-training on top is not hurt.",
     arms=_arms,
     columns=(
+        Column(title="beside, after tuning", value=beside("after tuning"), form="+.2%"),
         Column(title="after tuning", value=figure("after tuning")),
-        Column(title="beside", value=beside("after tuning"), form="+.2%"),
         Column(title="before tuning", value=figure("before tuning")),
         Column(title="pre-training loss", value=figure("loss")),
     ),

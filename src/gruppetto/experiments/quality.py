@@ -122,8 +122,8 @@ QUALITY = _quality(
     "equal on dense models (5B parameters, 1T tokens, under failures: 70.1 and 58.7 against 69.8 and 58.6); at 35M "
     "parameters M = 8 costs 3.9 % of loss with plain averaging.",
     _text("tiny", "mite"),
-    lambda scale: (1, 2, 4, 8),
-    lambda scale: scale.pick((120, 480), (500, 1500, 4000, 10_000)),
+    lambda scale: scale.pick((1, 4, 8), (1, 2, 4, 8)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
     cost="about twelve hours on two cores",
 )
 MOE = _quality(
@@ -131,8 +131,8 @@ MOE = _quality(
     "The same for a mixture of experts: a Mixtral with eight experts, load-balancing loss local to a learner.",
     "equal (68.4 and 54.9 against 68.4 and 55.1).",
     _text("moe", "moe"),
-    lambda scale: scale.pick((1, 2, 4), (1, 2, 4, 8)),
-    lambda scale: scale.pick((120, 480), (500, 1500, 4000)),
+    lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
     Column(title="balance of experts (1: all alike)", value=figure("balance"), form=".2f"),
     cost="about four hours on two cores",
 )
@@ -141,8 +141,8 @@ VISION = _quality(
     "The same for a vision transformer on Fashion-MNIST (or on shapes drawn here, where nobody has fetched that).",
     "equal on vision too.",
     _vision,
-    lambda scale: scale.pick((1, 2, 4), (1, 2, 4, 8)),
-    lambda scale: scale.pick((120, 480), (500, 1500, 4000)),
+    lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
     Column(title="accuracy", value=figure("accuracy"), form=".1%"),
     cost="about four hours on two cores",
 )

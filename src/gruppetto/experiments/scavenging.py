@@ -63,7 +63,7 @@ def _orderings(scale: Scale) -> list[Ordering]:
             more="decoupled, plain",
             value=_to_tokens,
             within=share - 1.0 + 0.03,
-            says=f"{guests}: as many tokens in at most {share:.2f} + 0.03 of the time ({who})",
+            says=f"{guests}: as many tokens in at most {share:g} + 0.03 of the time ({who})",
         )
         for guests, share, who in (("+100 %", 0.75, "the paper: 0.75"), ("+300 %", 0.625, "the paper: 0.62"))
     ]

@@ -43,8 +43,8 @@ def table(findings: Findings) -> str:
 
 def _row(judged: Judged) -> str:
     verdict = judged.verdict
-    share = "" if verdict.share is None else f"{verdict.share:+.2%}"
-    half = "" if verdict.half is None else f" ± {verdict.half:.2%}"
+    share = "" if verdict.share is None else f"{100 * verdict.share:+.2f} %"
+    half = "" if verdict.half is None else f" ± {100 * verdict.half:.2f} %"
     return f"| {judged.ordering.says} | {verdict.word} | {share}{half} |"
 
 

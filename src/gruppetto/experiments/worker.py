@@ -42,8 +42,12 @@ def main(cache: Path) -> None:
 
 
 def _listen(asked: queue.SimpleQueue[bytes]) -> None:
-    for line in sys.stdin.buffer:
-        asked.put(line)
+    # Not through sys.stdin: Python aborts at its end when a thread sits in a buffered read.
+    rest = b""
+    while more := os.read(0, 1 << 16):
+        *whole, rest = (rest + more).split(b"\n")
+        for line in whole:
+            asked.put(line)
     os._exit(0)
 
 
