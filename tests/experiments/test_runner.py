@@ -8,7 +8,7 @@ import pytest
 
 from gruppetto.errors import RunFailed
 from gruppetto.experiments.ride import Ride
-from gruppetto.experiments.runner import make_rides
+from gruppetto.experiments.runner import by_children, make_rides
 from gruppetto.experiments.store import Result, Store
 
 RIDES = [Ride(seed=seed) for seed in range(5)]
@@ -43,10 +43,21 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_children_make_the_same_and_one_that_dies_is_told(tmp_path: Path, short: Ride, cache: Path) -> None:
-    rides = [short.but(rounds=2), short.but(rounds=2, seed=1)]
-    beside, here = Store(tmp_path / "beside.jsonl"), Store(tmp_path / "here.jsonl")
+    asked = short.but(rounds=2)
     nobody = short.but(model="nobody")  # its process ends at once
-    with pytest.raises(RunFailed, match=r"model=nobody.*: its process ended with code 1"):
-        make_rides([*rides, nobody], beside, cache=cache, workers=2)
-    make_rides(rides, here, cache=cache)
-    assert [Store(beside.path)[ride] for ride in rides] == [here[ride] for ride in rides]
+    made = dict(by_children([asked, nobody], cache, 1))
+    here = Store(tmp_path / "here.jsonl")
+    make_rides([asked], here, cache=cache)
+    assert made[asked].result == here[asked]
+    assert made[nobody].result is None and made[nobody].failed == "its process ended with code 1"
+
+
+def test_a_ride_that_fails_ends_the_run_and_keeps_the_others(tmp_path: Path) -> None:
+    def make(ride: Ride, cache: Path) -> Result:
+        if ride.seed == 2:
+            raise RunFailed("it fell")
+        return {"loss": 1.0}
+
+    with pytest.raises(RunFailed, match="it fell"):
+        make_rides(RIDES, Store(tmp_path / "x.jsonl"), cache=tmp_path, make=make)
+    assert len(Store(tmp_path / "x.jsonl")) == 2

@@ -105,9 +105,9 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def said(self) -> dict[str, Any]:
         """The fields that are not as by default, as JSON has them."""
         # Compared by value: the encoder's own omission goes by identity.
-        fields = msgspec.structs.fields(type(self))
-        values = {field.name: getattr(self, field.name) for field in fields}
-        return {f.name: msgspec.to_builtins(values[f.name]) for f in fields if values[f.name] != f.default}
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
+        return {name: msgspec.to_builtins(value) for name, value in values.items() if value != defaults[name]}
 
     def but(self, **change: Any) -> Ride:
         """The same with other values, which are checked."""

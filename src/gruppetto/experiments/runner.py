@@ -22,7 +22,7 @@ from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result, Store
 from gruppetto.runtime.clock import MonotonicClock
 
-__all__ = ["Done", "Make", "make_rides"]
+__all__ = ["Done", "Make", "by_children", "make_rides"]
 
 Make = Callable[[Ride, Path], Result]
 ENDS_WITHIN_S = 5.0
@@ -56,7 +56,7 @@ def make_rides(
     clock = MonotonicClock()
     began, told = clock.now(), f"{len(rides) - len(todo)} of {len(rides)} are there already"
     say(f"{len(todo)} runs to make, {workers} at a time" + (f"; {told}" if len(todo) < len(rides) else ""))
-    made = _here(todo, cache, make) if workers == 1 else _beside(todo, cache, min(workers, len(todo)))
+    made = _here(todo, cache, make) if workers == 1 else by_children(todo, cache, min(workers, len(todo)))
     for count, (ride, done) in enumerate(made, start=1):
         if done.result is None:
             raise RunFailed(f"{ride.told}: {done.failed}")
@@ -79,7 +79,8 @@ def _here(todo: Sequence[Ride], cache: Path, make: Make | None) -> Iterator[tupl
         yield asked, Done(result=result, took_s=clock.now() - began)
 
 
-def _beside(todo: Sequence[Ride], cache: Path, workers: int) -> Iterator[tuple[Ride, Done]]:
+def by_children(todo: Sequence[Ride], cache: Path, workers: int) -> Iterator[tuple[Ride, Done]]:
+    """Made by so many children; each as soon as it is over, in any order. One whose child dies has failed."""
     waiting: queue.SimpleQueue[Ride | None] = queue.SimpleQueue()
     over: queue.SimpleQueue[tuple[Ride, Done]] = queue.SimpleQueue()
     for ride in [*todo, *[None] * workers]:
