@@ -28,6 +28,9 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
     told = capsys.readouterr()
     assert "| overwrite, τ = 2 |" in told.out and "written" in told.err
     assert (tmp_path / "apply-quick.md").read_text() in told.out
+    assert main([*given, "--only", "carry"]) == 0
+    told = capsys.readouterr().out
+    assert "| carry, τ = 7 |" in told and "| overwrite" not in told
     assert main([*given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["experiment"] == "apply"
 
@@ -39,6 +42,8 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["apply", "--workers", "0"], "use 1 to"),
         (["apply", "--seeds", "0"], "use 1 to"),
         (["apply", "merge"], "one NAME"),
+        (["apply", "--only", "nothing"], "no arm of apply"),
+        (["apply", "--only", "("], "no regular expression"),
     ],
 )
 def test_mistakes_are_one_line(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

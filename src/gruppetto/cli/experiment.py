@@ -39,6 +39,8 @@ class Flags:
     """A coarse look, within five minutes on two cores."""
     seeds: int | None = None
     """So many, 0 to N − 1; by default what the experiment is made for."""
+    only: str = ""
+    """A regular expression: arms in whose name it is not found are left out."""
     out: Path = Path("runs/experiments")
     """Where results are kept and looked for."""
     workers: int = 2
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     _within("--seeds", flags.seeds, MAX_SEEDS)
     _within("--workers", flags.workers, MAX_WORKERS)
-    scale = Scale(quick=flags.quick, seeds=flags.seeds, cache=flags.cache)
+    scale = Scale(quick=flags.quick, seeds=flags.seeds, only=flags.only, cache=flags.cache)
     found = {experiment.name: _one(experiment, scale, flags) for experiment in choose(name)}
     if flags.json:
         print_json(found if name == ALL else found[name])

@@ -68,5 +68,5 @@ BANDWIDTH = Experiment(
     ],
     how="measured",
     seeds=(2, 3),
-    cost="a quarter of an hour",
+    cost="about ten minutes on two cores",
 )

@@ -70,4 +70,4 @@ def listed() -> str:
         quick, full = (len(experiment.arms(scale)) * experiment.number_of_seeds(scale) for scale in scales)
         rows.append(f"  {experiment.name:<14} {experiment.question}")
         rows.append(f"  {'':<14} {quick} runs with --quick, else {full}: {experiment.cost}")
-    return "\n".join(["gruppetto experiment NAME [--quick], or all:", "", *rows])
+    return "\n".join(["gruppetto experiment NAME [--quick], or all (what they take is estimated):", "", *rows])

@@ -46,5 +46,5 @@ COMPRESSION = Experiment(
     arms=_arms,
     columns=(Column(title="beside fp32", value=BESIDE.value, form="+.3%"), LOSS),
     orderings=_orderings,
-    cost="three hours on two cores",
+    cost="about an hour on two cores",
 )

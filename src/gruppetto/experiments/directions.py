@@ -12,14 +12,19 @@ from gruppetto.experiments.store import Result
 
 __all__ = ["Directions"]
 
+LATE = 4
+"""The last of so many parts of a run."""
+
 
 class Directions:
-    """Means over all rounds in which two or more learners took part.
+    """Means over the last quarter of the rounds in which two or more learners took part, and over all of them.
+
+    Learners that begin together go the same way at first; what they agree on is soon learnt.
 
     >>> seen = Directions()
     >>> seen.take([np.float32([3, 0]), np.float32([0, 3])], [1.0, 1.0])
     >>> {name: round(value, 3) for name, value in seen.found().items()}
-    {'cosine': 0.0, 'mean_norm': 0.707, 'mean_norm_if_orthogonal': 0.707}
+    {'cosine': 0.0, 'mean_norm': 0.707, 'mean_norm_if_orthogonal': 0.707, 'cosine_of_all': 0.0}
     """
 
     def __init__(self) -> None:
@@ -47,5 +52,9 @@ class Directions:
     def found(self) -> Result:
         """``cosine`` of two contributions; ``mean_norm``, the length of their mean beside their mean length; and the
         same if they were orthogonal (1/√M of equal ones)."""
+        if not self._cosines:
+            return {}
         seen = {"cosine": self._cosines, "mean_norm": self._lengths, "mean_norm_if_orthogonal": self._orthogonal}
-        return {name: math.fsum(values) / len(values) for name, values in seen.items() if values}
+        late = {name: values[-max(1, len(values) // LATE) :] for name, values in seen.items()}
+        late["cosine_of_all"] = self._cosines
+        return {name: math.fsum(values) / len(values) for name, values in late.items()}

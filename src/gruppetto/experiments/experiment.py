@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from gruppetto.errors import SettingError
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
 
@@ -40,6 +42,8 @@ class Scale:
     quick: bool = False
     seeds: int | None = None
     """None: as many as the experiment is made for."""
+    only: str = ""
+    """A regular expression; arms in whose name it is not found are left out."""
     cache: Path = Path(".cache/experiments")
     """Where material that was fetched lies."""
 
@@ -133,13 +137,25 @@ class Experiment:
     seeds: tuple[int, int] = (3, 5)
     """Of a quick look, and of evidence."""
     cost: str = ""
-    """Of the whole of it, in words."""
+    """Of the whole of it, in words: steps times what a step takes on the machine of docs/evidence.md."""
 
     def number_of_seeds(self, scale: Scale) -> int:
         return scale.seeds if scale.seeds is not None else scale.pick(*self.seeds)
 
+    def chosen(self, scale: Scale) -> list[Arm]:
+        """The arms that the scale asks for. Raises :class:`SettingError` for a broken expression, and for none."""
+        arms = self.arms(scale)
+        try:
+            found = [arm for arm in arms if re.search(scale.only, arm.name)]
+        except re.error as broken:
+            raise SettingError(f"is no regular expression ({broken})", where="--only", fix="mend it") from None
+        if not found:
+            fix = f"use a part of one, such as {arms[0].name!r}"
+            raise SettingError(f"{scale.only!r} is in the name of no arm of {self.name}", where="--only", fix=fix)
+        return found
+
     def rides(self, scale: Scale) -> list[Ride]:
         """All of them, seed by seed, each once: what is shared by two arms is made once."""
-        arms = self.arms(scale)
+        arms = self.chosen(scale)
         of_all = [arm.under(seed) for seed in range(self.number_of_seeds(scale)) for arm in arms]
         return list({ride.hash: ride for ride in of_all}.values())

@@ -84,5 +84,5 @@ FAULTS = Experiment(
         Column(title="deaths", value=figure("deaths"), form=".1f"),
     ),
     orderings=_orderings,
-    cost="an hour and a half on two cores",
+    cost="about an hour on two cores",
 )

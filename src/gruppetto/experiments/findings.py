@@ -39,10 +39,9 @@ class Findings:
 
     def __init__(self, experiment: Experiment, scale: Scale, store: Store) -> None:
         self.experiment, self.scale = experiment, scale
-        self.arms = list(experiment.arms(scale))
+        self.arms = experiment.chosen(scale)
         self._store = store
-        self._by_name = {arm.name: arm for arm in self.arms}
-        assert len(self._by_name) == len(self.arms), "two arms have one name"
+        self._by_name = {arm.name: arm for arm in experiment.arms(scale)}
 
     def seeds(self, arm: Arm) -> list[int]:
         """Those of which there is a result."""
@@ -65,8 +64,10 @@ class Findings:
         return text.replace("%", " %")
 
     def judged(self) -> list[Judged]:
-        """Every ordering of the experiment."""
-        return [Judged(ordering=o, verdict=self.verdict(o)) for o in self.experiment.orderings(self.scale)]
+        """Every ordering between arms that were asked for."""
+        asked = {arm.name for arm in self.arms}
+        orderings = [o for o in self.experiment.orderings(self.scale) if {o.less, o.more} <= asked]
+        return [Judged(ordering=o, verdict=self.verdict(o)) for o in orderings]
 
     def verdict(self, ordering: Ordering) -> Verdict:
         """It holds, or does not, if the interval of the paired difference lies on one side."""

@@ -79,5 +79,5 @@ HETEROGENEOUS = Experiment(
         Column(title="goodput", value=figure("goodput"), form=".1%"),
     ),
     orderings=_orderings,
-    cost="half an hour on two cores",
+    cost="about twenty minutes on two cores",
 )

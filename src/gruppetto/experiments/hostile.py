@@ -48,5 +48,5 @@ HOSTILE = Experiment(
             Ordering(less=ALONE, more="gate off", within=-0.5, says="without gate the run is ruined (ours)"),
         ]
     ),
-    cost="four hours on two cores",
+    cost="about an hour on two cores",
 )

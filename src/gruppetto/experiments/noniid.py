@@ -65,5 +65,5 @@ NONIID = Experiment(
         *(Column(title=f"on {name}", value=figure(f"loss on {name}")) for name in DOMAINS),
     ),
     orderings=_orderings,
-    cost="three hours on two cores",
+    cost="about an hour on two cores",
 )

@@ -56,7 +56,7 @@ OUTER = Experiment(
     arms=_arms,
     orderings=_orderings,
     seeds=(2, 5),
-    cost="about two days on two cores",
+    cost="about eight hours on two cores",
 )
 
 
@@ -86,5 +86,5 @@ DEMO = Experiment(
     paper="",
     arms=_demo_arms,
     seeds=(2, 1),
-    cost="a quarter of an hour for each seed",
+    cost="about ten minutes on two cores",
 )

@@ -63,5 +63,5 @@ POSTTRAINING = Experiment(
         Column(title="pre-training loss", value=figure("loss")),
     ),
     orderings=_orderings,
-    cost="two hours on two cores",
+    cost="about half an hour on two cores",
 )

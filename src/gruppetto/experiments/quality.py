@@ -124,7 +124,7 @@ QUALITY = _quality(
     _text("tiny", "mite"),
     lambda scale: scale.pick((1, 4, 8), (1, 2, 4, 8)),
     lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
-    cost="about twelve hours on two cores",
+    cost="about eleven hours on two cores",
 )
 MOE = _quality(
     "quality-moe",
@@ -134,7 +134,7 @@ MOE = _quality(
     lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
     lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
     Column(title="balance of experts (1: all alike)", value=figure("balance"), form=".2f"),
-    cost="about four hours on two cores",
+    cost="about two hours on two cores",
 )
 VISION = _quality(
     "quality-vision",
@@ -144,5 +144,5 @@ VISION = _quality(
     lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
     lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
     Column(title="accuracy", value=figure("accuracy"), form=".1%"),
-    cost="about four hours on two cores",
+    cost="about two hours on two cores",
 )

@@ -96,5 +96,5 @@ SCAVENGING = Experiment(
         Column(title="time to a loss that both reach", value=_to_loss),
     ),
     orderings=_orderings,
-    cost="an hour on two cores",
+    cost="about twenty minutes on two cores",
 )
