@@ -26,6 +26,7 @@ VERBS = {
     "chaos": "a real run on this machine while things go wrong in it, with a verdict",
     "fuzz": "try to break the protocol: random faults in virtual time",
     "simulate": "goodput of millions of chips in virtual time, beside data parallel",
+    "experiment": "what the paper claims, asked again at a small scale, with intervals",
     "plan": "how to train on a cluster: learners, quorum, period, codec, and why; with a RUN.toml",
     "doctor": "whether this machine will do, what is wrong with it, and what it can do",
     "replay": "put a recorded run through a fresh core, and compare the decisions",

@@ -20,4 +20,4 @@ PRESETS: dict[str, Mapping[str, object]] = {
         ],
     },
 }
-"""``demo``: four unequal learners on one machine. H = 8 and ``carry`` are the best of experiments/demo_sweep.py."""
+"""``demo``: four unequal learners on one machine. H = 8 and ``carry`` are the best of ``gruppetto experiment demo``."""

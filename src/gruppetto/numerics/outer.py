@@ -35,7 +35,7 @@ FEW_OUTER_STEPS = 1000
 """Below this many outer steps a fragment (T/H) less momentum is better.
 
 Measured at T/H = 87, 175 and 500, where η = 0.7, μ = 0.5 beats η = 0.4, μ = 0.9 by 0.11, 0.06 and 0.04 nats
-(experiments/demo_sweep.py); beyond that nobody has looked.
+(``gruppetto experiment demo``); beyond that nobody has looked.
 """
 
 

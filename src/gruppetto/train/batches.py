@@ -36,15 +36,16 @@ class Batches(Iterator[tuple[Tensor, Tensor]]):
     @classmethod
     def of(cls, data: Data, setting: TrainSetting, *, slot: int, cursor: int = 0) -> Batches:
         """The batches of one slot of a run; :class:`SettingError` when the run has no such slot."""
+        tokens = data.of_slot(slot)
         return cls(
-            data.train,
+            tokens,
             context=setting.context,
             batch_size=setting.batch_size,
             slot=Slot(
                 seed=setting.seed,
                 slot=slot,
                 num_slots=setting.data.slots,
-                num_windows=len(data.train) // setting.context,
+                num_windows=len(tokens) // setting.context,
             ),
             cursor=cursor,
         )

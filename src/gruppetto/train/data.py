@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gruppetto.errors import DataError
+from gruppetto.errors import DataError, SettingError
 from gruppetto.train.corpus import Manifest, open_corpus
 from gruppetto.train.setting import TrainSetting
 from gruppetto.train.tokens import TokenArray, Tokenizer, encoded, make_tokenizer
@@ -15,19 +15,30 @@ __all__ = ["Data", "open_data"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """``train`` and ``held_out`` are flat arrays of tokens with no document in common."""
+    """``train`` and ``held_out`` are flat arrays of tokens with no document in common.
+
+    With ``domains``, slot s is dealt from domain s mod their number alone; without, all slots from ``train``.
+    """
 
     tokenizer: Tokenizer
     train: TokenArray
     held_out: TokenArray
     manifest: Manifest
+    domains: tuple[TokenArray, ...] = ()
+
+    def of_slot(self, slot: int) -> TokenArray:
+        """What this slot is dealt from."""
+        return self.domains[slot % len(self.domains)] if self.domains else self.train
 
 
 def open_data(setting: TrainSetting, cache: Path) -> Data:
     """Read, or on first use make, the data of a run; ``cache`` is a directory that processes may share.
 
-    Raises :class:`DataError` for a corpus that is missing, empty, not text, or smaller than a window.
+    Raises :class:`DataError` for a corpus that is missing, empty, not text, or smaller than a window, and
+    :class:`SettingError` for a model that reads no text.
     """
+    if setting.model.architecture == "vit":
+        raise SettingError("reads images, and a corpus is text", where="model.architecture", fix="use llama or hf:NAME")
     corpus = open_corpus(setting.data.corpus)
     tokenizer = make_tokenizer(setting.data.tokenizer, corpus, cache)
     key = corpus.manifest.sha256

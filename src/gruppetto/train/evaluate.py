@@ -43,11 +43,19 @@ def evaluate(model: nn.Module, tokens: TokenArray, *, context: int, num_windows:
     total = 0.0
     for chunk in np.array_split(windows, math.ceil(len(windows) / EVAL_BATCH)):
         input_ids = gather(tokens, chunk, context).to(device_of(model))
-        total += float(model(input_ids, labels=input_ids).loss) * len(chunk)
+        total += float(_prediction_loss(model, input_ids)) * len(chunk)
     model.train(was_training)
     loss = total / len(windows)
     perplexity = math.exp(loss) if loss < 700 else math.inf
     return Evaluation(loss=loss, perplexity=perplexity, tokens=len(windows) * (context - 1))
+
+
+def _prediction_loss(model: nn.Module, input_ids: Tensor) -> Tensor:
+    """Without what a mixture of experts adds in training to keep its experts in use."""
+    found = model(input_ids, labels=input_ids)
+    balance = getattr(found, "aux_loss", None)
+    loss: Tensor = found.loss
+    return loss if balance is None else loss - model.router_aux_loss_coef * balance
 
 
 @torch.no_grad()

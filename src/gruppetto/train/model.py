@@ -14,6 +14,7 @@ import torch
 from gruppetto.errors import SettingError
 from gruppetto.train.llama import Llama
 from gruppetto.train.setting import PRESETS, ModelSetting, preset
+from gruppetto.train.vit import VisionTransformer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +37,8 @@ def build(setting: ModelSetting, vocab_size: int) -> nn.Module:
     generator = torch.Generator().manual_seed(setting.seed)
     if setting.architecture == "llama":
         return Llama(setting, vocab_size, generator)
+    if setting.architecture == "vit":
+        return VisionTransformer(setting, generator)
     return _from_transformers(setting, vocab_size, generator)
 
 
@@ -58,6 +61,9 @@ def _from_transformers(setting: ModelSetting, vocab_size: int, generator: torch.
         config = _config(name, setting)
         config.vocab_size = vocab_size
         config.use_cache = False
+        if hasattr(config, "router_aux_loss_coef"):
+            # Experts are kept in use by a loss of each learner's own; without it a few of them take all tokens.
+            config.output_router_logits = True
         for key, value in vars(config).items():
             # Dropout draws from the global generator, and nobody pre-trains on one pass of data with it.
             if isinstance(value, float) and ("dropout" in key or key.endswith("pdrop")):

@@ -21,6 +21,8 @@ MAX_PARAMETERS = 10**13
 MAX_TOKENS_PER_STEP = 2**31 - 1
 """Of one learner."""
 MAX_THREADS = 1024
+VIT_SIDE, VIT_CLASSES = 28, 10
+"""Of the images that a ``vit`` reads, in pixels, and how many kinds there are."""
 
 
 def _within(least: int, value: int, most: int, where: str) -> None:
@@ -41,7 +43,8 @@ class ModelSetting:
 
     ``architecture`` is ``llama`` (ours, see :mod:`gruppetto.train.llama`) or ``hf:NAME``. NAME is a directory
     or hub name, whose configuration is taken as it is, or a bare model type such as ``qwen3`` or ``mixtral``,
-    which is built to the sizes below. The vocabulary always comes from the tokenizer.
+    which is built to the sizes below. The vocabulary always comes from the tokenizer. Experiments with images
+    have ``vit`` (:mod:`gruppetto.train.vit`), which is no language model.
 
     Sizes count elements: ``dim`` the residual stream, ``ffn_dim`` the hidden layer of a SwiGLU block,
     ``context`` the tokens of a window. ``kv_heads`` fewer than ``heads`` gives grouped-query attention; None
@@ -60,9 +63,9 @@ class ModelSetting:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.architecture != "llama" and not self.architecture.removeprefix("hf:").strip(" "):
+        if self.architecture not in ("llama", "vit") and not self.architecture.removeprefix("hf:").strip(" "):
             raise SettingError("no model is named after hf:", where="model.architecture", fix="use hf:NAME")
-        if self.architecture != "llama" and not self.architecture.startswith("hf:"):
+        if self.architecture not in ("llama", "vit") and not self.architecture.startswith("hf:"):
             raise SettingError(
                 f"{self.architecture!r} is unknown", where="model.architecture", fix="use llama or hf:NAME"
             )
@@ -90,6 +93,13 @@ class ModelSetting:
             )
         if not (self.rope_theta > 1 and math.isfinite(self.rope_theta)):
             raise SettingError(f"is {self.rope_theta}", where="model.rope_theta", fix="use a number above 1")
+
+        if self.architecture == "vit" and self.context != VIT_SIDE * VIT_SIDE + 1:
+            raise SettingError(
+                f"is {self.context}, but a vit reads an image and its label",
+                where="model.context",
+                fix=f"use {VIT_SIDE * VIT_SIDE + 1}",
+            )
 
     @property
     def head_dim(self) -> int:

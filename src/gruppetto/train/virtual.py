@@ -26,6 +26,7 @@ from gruppetto.protocol.actions import Publish
 from gruppetto.protocol.messages import ApplyMode
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.state import LearnerState, SyncerState
+from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.cut import cut, merge_rules
 from gruppetto.sim import LearnerSpec, SyncerCosts, World
@@ -145,8 +146,9 @@ class VirtualRun:
         state: SyncerState | None = None,
         learner_states: Mapping[str, LearnerState] | None = None,
         workers: int = 1,
+        make_syncer: Callable[..., SyncerCore] = SyncerCore,
     ) -> None:
-        """``state`` and ``learner_states``: see :class:`gruppetto.sim.World`."""
+        """``state``, ``learner_states`` and ``make_syncer``: see :class:`gruppetto.sim.World`."""
         if protocol.rounds is None:
             raise SettingError("a virtual run needs an end", where="run.rounds", fix="give a number of rounds")
         if protocol.slots > setting.data.slots:
@@ -190,10 +192,11 @@ class VirtualRun:
         def hands(spec: LearnerSpec) -> DrowsyLearner:
             tensors = LearnerTensors(recipe) if self._workers is None else self._workers.make(recipe)
             factor = virtual.factor_of(spec.name)
+            own = replace(setting, batch_size=virtual.batch_size_of(spec.name, setting.batch_size))
             self.learners[spec.name] = VirtualLearner(
-                setting, data, tensors, self.syncer, rounds=self._rounds, factor=factor
+                own, data, tensors, self.syncer, rounds=self._rounds, factor=factor
             )
-            step = (setting.batch_size * setting.context, setting.batch_size)
+            step = (own.tokens_per_step, own.batch_size)
             return DrowsyLearner(self.learners[spec.name], self._script, step)
 
         self.world = World(
@@ -208,6 +211,7 @@ class VirtualRun:
             learner_states=learner_states,
             mishaps=virtual.mishaps,
             recovers=True,
+            make_syncer=make_syncer,
         )
         core = self.world.syncer
         if trace is not None:

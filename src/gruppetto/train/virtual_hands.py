@@ -58,6 +58,8 @@ class VirtualSyncer:
         self._keeps_durable = mortal
         self._open: dict[Fragment, list[tuple[Fold, Body]]] = {}
         """What the running merges are made of."""
+        self.on_merge: Callable[[list[NDArray[np.float32]], list[float]], None] | None = None
+        """Called with every outer step, with the contributions to a fragment, and their weights, for whoever looks."""
 
     def seed(self, weights: object) -> None:
         assert isinstance(weights, list)
@@ -84,8 +86,15 @@ class VirtualSyncer:
     def outer_step(self, action: TakeOuterStep) -> OuterStepped:
         report = self._parameters.outer_step(action.fragments, action.round)
         for fragment in action.fragments:
-            self._open.pop(fragment, None)
+            self._seen(fragment, self._open.pop(fragment, []))
         return OuterStepped(round=action.round, zero=report.zero, not_finite=report.not_finite)
+
+    def _seen(self, fragment: Fragment, folds: Sequence[tuple[Fold, Body]]) -> None:
+        if self.on_merge is None or not folds:
+            return
+        numel = self.parts.fragments[fragment].numel
+        deltas = [self.uplink.decode(np.frombuffer(body.payload, np.uint8), numel) for _, body in folds]
+        self.on_merge(deltas, [fold.weight for fold, _ in folds])
 
     def persist(self, action: Persist) -> None:
         if self._keeps_durable:

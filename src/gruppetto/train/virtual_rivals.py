@@ -108,6 +108,9 @@ def train_rival(
         raise SettingError("a virtual run needs an end", where="run.rounds", fix="give a number of rounds")
     if system != "elastic" and virtual.guests:
         raise SettingError(f"{system} knows no guests", where="virtual.guests", fix="use elastic, or leave them out")
+    if virtual.batch_sizes:
+        fix = "leave them out: its learners take equal batches"
+        raise SettingError(f"{system} has one batch size", where="virtual.batch_sizes", fix=fix)
     specs = virtual.specs(protocol)
     if protocol.slots > setting.data.slots:
         setting = replace(setting, data=replace(setting.data, slots=protocol.slots))

@@ -58,6 +58,8 @@ class VirtualSetting:
     """Of the learners; those without one are learner-0, learner-1 …"""
     step_s: tuple[float, ...] = (1.0,)
     """Step time of each learner; the last one serves all further learners."""
+    batch_sizes: tuple[int, ...] = ()
+    """Windows a step of each learner, where they differ; the last one serves all further learners and guests."""
     jitter: float = 0.1
     latency_s: float = 0.02
     merge_s: float = 0.05
@@ -71,6 +73,10 @@ class VirtualSetting:
     """Learners give their state to those who begin in mid-run; without it a checkpoint of their own has to do."""
     rewarm_steps: int = 20
     """Of the learning rate of whoever begins in mid-run with a fresh optimizer."""
+
+    def __post_init__(self) -> None:
+        if self.batch_sizes and min(self.batch_sizes) < 1:
+            raise SettingError(f"is {min(self.batch_sizes)}", where="virtual.batch_sizes", fix="use 1 or more")
 
     def learner(self, m: int) -> str:
         """The name of the m-th learner."""
@@ -118,6 +124,13 @@ class VirtualSetting:
     def factor_of(self, name: str) -> float:
         """What the contributions of this learner are multiplied by."""
         return {self.learner(m): factor for m, factor in self.spoilt}.get(name, 1.0)
+
+    def batch_size_of(self, name: str, usual: int) -> int:
+        """The windows that this learner takes a step; ``usual``: where nothing is said."""
+        if not self.batch_sizes:
+            return usual
+        places = {self.learner(m): size for m, size in enumerate(self.batch_sizes)}
+        return places.get(name, self.batch_sizes[-1])
 
     def _step_s(self, m: int) -> float:
         return self.step_s[min(m, len(self.step_s) - 1)]

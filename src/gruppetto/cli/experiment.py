@@ -1,0 +1,89 @@
+"""``gruppetto experiment``"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gruppetto.cli.flags import at_most_one, print_json, read_flags
+from gruppetto.errors import SettingError
+from gruppetto.experiments.catalogue import ALL, choose, listed
+from gruppetto.experiments.experiment import Experiment, Scale
+from gruppetto.experiments.findings import Findings
+from gruppetto.experiments.runner import make_rides
+from gruppetto.experiments.store import Store
+from gruppetto.experiments.telling import table, write
+
+__all__ = ["main"]
+
+MAX_SEEDS, MAX_WORKERS = 1000, 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Ask again what the paper claims, at a small scale: NAME is an experiment of --list, or all.
+
+    Every run is kept as soon as it is over; a second start goes on. Writes a table, a figure and JSON to --out.
+    """
+
+    name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Which one."""
+    list: bool = False
+    """Name them all."""
+    quick: bool = False
+    """A coarse look, within five minutes on two cores."""
+    seeds: int | None = None
+    """So many, 0 to N − 1; by default what the experiment is made for."""
+    only: str = ""
+    """A regular expression: arms in whose name it is not found are left out."""
+    out: Path = Path("runs/experiments")
+    """Where results are kept and looked for."""
+    workers: int = 2
+    """Runs at a time, each with one thread."""
+    show: bool = False
+    """Only what is there already: make no run."""
+    cache: Path = Path(".cache/experiments")
+    """Where data is kept, once made."""
+    json: bool = False
+    """What was found, as one JSON object, instead of the table."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    flags = read_flags(Flags, arguments, "experiment")
+    name = at_most_one(flags.name, "NAME", "experiment")
+    if flags.list or name is None:
+        print(listed())
+        return 0
+    _within("--seeds", flags.seeds, MAX_SEEDS)
+    _within("--workers", flags.workers, MAX_WORKERS)
+    scale = Scale(quick=flags.quick, seeds=flags.seeds, only=flags.only, cache=flags.cache)
+    found = {experiment.name: _one(experiment, scale, flags) for experiment in choose(name)}
+    if flags.json:
+        print_json(found if name == ALL else found[name])
+    return 0
+
+
+def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object]:
+    store = Store(flags.out / f"{experiment.name}.jsonl")
+
+    def say(text: str) -> None:
+        print(f"{experiment.name}: {text}", file=sys.stderr, flush=True)
+
+    if not flags.show:
+        make_rides(experiment.rides(scale), store, cache=flags.cache, workers=flags.workers, say=say)
+    findings = Findings(experiment, scale, store)
+    written = write(findings, flags.out)
+    if not flags.json:
+        print(table(findings))
+    say(f"written: {', '.join(map(str, written))}")
+    return findings.as_json()
+
+
+def _within(flag: str, value: int | None, most: int) -> None:
+    if value is not None and not 1 <= value <= most:
+        raise SettingError(f"is {value}", where=f"gruppetto experiment {flag}", fix=f"use 1 to {most}")

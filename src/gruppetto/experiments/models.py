@@ -1,0 +1,17 @@
+"""Models that experiments train, by name; small enough that thousands of steps take a minute."""
+
+from __future__ import annotations
+
+from gruppetto.train.setting import ModelSetting
+
+__all__ = ["MODELS"]
+
+MODELS: dict[str, ModelSetting] = {
+    "mite": ModelSetting(dim=32, layers=2, heads=2, ffn_dim=96, context=64),
+    "tiny": ModelSetting(),
+    "vit": ModelSetting(architecture="vit", dim=48, layers=2, heads=4, ffn_dim=96, context=28 * 28 + 1),
+    "moe": ModelSetting(architecture="hf:mixtral", dim=32, layers=2, heads=2, ffn_dim=48, context=64),
+}
+"""With bytes as tokens: ``mite`` 35 thousand parameters, ``tiny`` 218 thousand, ``moe`` a Mixtral with eight experts of
+which each token takes two (and a load-balancing loss of each learner's own), 91 thousand;
+``vit`` a vision transformer of 40 thousand, for images of 28 × 28."""

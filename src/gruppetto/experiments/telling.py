@@ -1,0 +1,119 @@
+"""An experiment's findings as a table in Markdown, a figure, and JSON."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gruppetto.experiments.experiment import HOW, Arm
+from gruppetto.experiments.findings import Findings, Judged
+from gruppetto.sim.tally import spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw", "table", "write"]
+
+
+def table(findings: Findings) -> str:
+    """What was asked, the table, and the orderings."""
+    experiment, columns = findings.experiment, findings.experiment.columns
+    lines = [
+        f"# {experiment.name}{' (quick)' if findings.scale.quick else ''}",
+        "",
+        experiment.question,
+        "",
+        f"*{HOW[experiment.how].capitalize()}.* Mean ± half its 95 % interval (Student's t over seeds).",
+        "",
+        f"| arm | {' | '.join(column.title for column in columns)} | seeds |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for arm in findings.arms:
+        cells = [findings.cell(arm, column) for column in columns]
+        lines.append(f"| {arm.name} | {' | '.join(cells)} | {len(findings.seeds(arm))} |")
+    if judged := findings.judged():
+        lines += ["", "| what should come out | verdict | difference |", "|---|---|---|", *map(_row, judged)]
+    if experiment.paper:
+        lines += ["", f"The paper: {experiment.paper}"]
+    return "\n".join(lines) + "\n"
+
+
+def _row(judged: Judged) -> str:
+    verdict = judged.verdict
+    share = "" if verdict.share is None else f"{100 * verdict.share:+.2f} %"
+    half = "" if verdict.half is None else f" ± {100 * verdict.half:.2f} %"
+    return f"| {judged.ordering.says} | {verdict.word} | {share}{half} |"
+
+
+def write(findings: Findings, place: Path) -> list[Path]:
+    """``NAME.md``, ``NAME.json`` and ``NAME.png`` (``NAME-quick`` of a quick look); without matplotlib no figure."""
+    place.mkdir(parents=True, exist_ok=True)
+    stem = findings.experiment.name + ("-quick" if findings.scale.quick else "")
+    page, data, picture = (place / f"{stem}.{ending}" for ending in ("md", "json", "png"))
+    page.write_text(table(findings), encoding="utf-8")
+    data.write_text(json.dumps(findings.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with suppress(ImportError):
+        from gruppetto.report.figures import save_png
+
+        save_png(draw(findings), picture)
+        return [page, data, picture]
+    return [page, data]
+
+
+def draw(findings: Findings) -> Figure:
+    """The first column: lines over x where arms are points of lines, else a row for each arm. Raises ImportError."""
+    from matplotlib.figure import Figure
+
+    drawn = [arm for arm in findings.arms if findings.values(arm, findings.experiment.columns[0])]
+    lines = [arm for arm in drawn if arm.line]
+    height = 3.8 if lines else 1.2 + 0.3 * len(drawn)
+    picture = Figure(figsize=(7.2, height), layout="constrained")
+    axes = picture.subplots()
+    if lines:
+        _draw_lines(axes, findings, lines)
+    else:
+        _draw_rows(axes, findings, drawn)
+    axes.grid(alpha=0.25)
+    axes.set_title(f"{findings.experiment.name}: {HOW[findings.experiment.how].partition(':')[0]}", fontsize="medium")
+    return picture
+
+
+def _draw_lines(axes: Axes, findings: Findings, arms: list[Arm]) -> None:
+    from gruppetto.report.figures import COLOURS
+
+    column = findings.experiment.columns[0]
+    for place, line in enumerate(dict.fromkeys(arm.line for arm in arms)):
+        points = sorted((arm for arm in arms if arm.line == line), key=lambda arm: arm.x)
+        found = [spread(findings.values(arm, column)) for arm in points]
+        axes.errorbar(
+            [arm.x for arm in points],
+            [mean for mean, _ in found],
+            yerr=[half or 0.0 for _, half in found],
+            fmt="o-",
+            ms=3,
+            lw=1.6,
+            capsize=3,
+            color=COLOURS[place % len(COLOURS)],
+            label=line,
+        )
+    if findings.experiment.log_x:
+        axes.set_xscale("log")
+    axes.set_xlabel(findings.experiment.x_label)
+    axes.set_ylabel(column.title)
+    axes.legend(fontsize="small")
+
+
+def _draw_rows(axes: Axes, findings: Findings, arms: list[Arm]) -> None:
+    from gruppetto.report.figures import COLOURS
+
+    column = findings.experiment.columns[0]
+    found = [spread(findings.values(arm, column)) for arm in arms]
+    rows = list(range(len(arms)))
+    means, halves = [mean for mean, _ in found], [half or 0.0 for _, half in found]
+    axes.errorbar(means, rows, xerr=halves, fmt="o", ms=4, capsize=3, color=COLOURS[0])
+    axes.set_yticks(rows, [arm.name for arm in arms])
+    axes.invert_yaxis()
+    axes.set_xlabel(column.title)

@@ -1,0 +1,52 @@
+"""``gruppetto experiment``: named, told, and shown without making anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gruppetto.cli.__main__ import main
+from gruppetto.experiments.catalogue import EXPERIMENTS
+from gruppetto.experiments.experiment import Scale
+from gruppetto.experiments.store import Store
+
+
+def test_it_names_all_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "--list"]) == 0
+    told = capsys.readouterr().out
+    assert [name for name in EXPERIMENTS if f"  {name} " not in told] == []
+
+
+def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, scale = Store(tmp_path / "apply.jsonl"), Scale(quick=True)
+    for place, ride in enumerate(EXPERIMENTS["apply"].rides(scale)):
+        store.add(ride, {"loss": 2.0 + 0.01 * place}, took_s=0)
+    given = ["experiment", "apply", "--quick", "--show", "--out", str(tmp_path)]
+    assert main(given) == 0
+    told = capsys.readouterr()
+    assert "| overwrite, τ = 2 |" in told.out and "written" in told.err
+    assert (tmp_path / "apply-quick.md").read_text() in told.out
+    assert main([*given, "--only", "carry"]) == 0
+    told = capsys.readouterr().out
+    assert "| carry, τ = 7 |" in told and "| overwrite" not in told
+    assert main([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["experiment"] == "apply"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["nobody"], "no experiment"),
+        (["apply", "--workers", "0"], "use 1 to"),
+        (["apply", "--seeds", "0"], "use 1 to"),
+        (["apply", "merge"], "one NAME"),
+        (["apply", "--only", "nothing"], "no arm of apply"),
+        (["apply", "--only", "("], "no regular expression"),
+    ],
+)
+def test_mistakes_are_one_line(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", *given]) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
