@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import gruppetto
@@ -18,7 +21,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = "Gruppetto"
 html_copy_source = False
@@ -45,17 +47,52 @@ python_maximum_signature_line_length = 100
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
-# Every reference has to lead somewhere, but for two kinds: types of others (the site is read offline), and rooms of
-# the house that are no public interface, for which the docstrings name the file to read.
-ROOMS = "attach|chaos|cli|config|dashboard|data|launch|numerics|protocol|report|runtime|sim|trace|train"
+# Every reference has to name something that exists: what is documented here becomes a link; rooms of the house that are
+# no public interface and types of others, which are read offline, stay words (:func:`_lead`).
 nitpicky = True
-nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|numpy|np|nn|pathlib|collections|typing|concurrent|asyncio|ssl|types|logging|pl)(\..*)?"),
-    (r"py:.*", rf"gruppetto\.({ROOMS})(\..*)?"),
-    (r"py:.*", r"[A-Za-z]\w*"),  # a name without its module: of the standard library, or of a room
-    (r"py:.*", r"[a-z]\w*\.[A-Z]\w*"),
-]
 
 
 def setup(app: Any) -> None:
-    """Nothing of ours is added to Sphinx."""
+    app.connect("builder-inited", _write_messages)
+    app.connect("missing-reference", _lead)
+
+
+def _write_messages(app: Any) -> None:
+    """The page of all single messages; it is made of the source each time."""
+    sys.path.insert(0, str(Path(app.srcdir).parent / "tools"))
+    import errors_page
+
+    place = Path(app.srcdir) / "_made" / "messages.md"
+    place.parent.mkdir(exist_ok=True)
+    wanted = errors_page.messages()
+    if not place.exists() or place.read_text(encoding="utf-8") != wanted:
+        place.write_text(wanted, encoding="utf-8")
+
+
+def _lead(app: Any, env: Any, node: Any, words: Any) -> Any:
+    """Where a reference leads that Sphinx has not found; None, which is an error, if there is no such thing."""
+    if node.get("refdomain") != "py":
+        return None
+    target, module, owner = node["reftarget"].rpartition("~")[2], node.get("py:module"), node.get("py:class")
+    if target.partition(".")[0] in autodoc_mock_imports:
+        return words
+    homes = [module, owner and f"{module}.{owner}", owner and _home_of(f"{module}.{owner}"), "gruppetto.errors"]
+    python = env.get_domain("py")
+    for name in (target, *(f"{home}.{target}" for home in homes if home)):
+        if name in python.objects:
+            return python.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, words)
+        if _found(name) is not None:
+            return words
+    return None
+
+
+def _found(name: str) -> Any:
+    """What has that full name, in any module that can be imported."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+def _home_of(name: str) -> str | None:
+    return getattr(_found(name), "__module__", None)

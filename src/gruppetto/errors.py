@@ -51,12 +51,14 @@ class GruppettoError(Exception):
     exit_code = 1
 
     def exit(self) -> NoReturn:
-        """End the script with one line on standard error and :attr:`exit_code`, for whoever wants no traceback::
+        """End the script with one line on standard error and ``exit_code``.
 
-        try:
-            main()
-        except gruppetto.GruppettoError as error:
-            error.exit()
+        For whoever wants no traceback::
+
+            try:
+                main()
+            except gruppetto.GruppettoError as error:
+                error.exit()
         """
         print(f"{sys.argv[0]}: {self}", file=sys.stderr)
         sys.exit(self.exit_code)
