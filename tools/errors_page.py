@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 import written
@@ -31,8 +32,8 @@ Whatever goes wrong is said in one line: where, what, and the fix. The command l
 (`--debug` shows one) and ends with the exit code below. In Python it is an exception of `gruppetto.errors`, all of them
 `gruppetto.GruppettoError`.
 
-Exit codes of every verb: 0 done, 1 failed, 2 something for you to mend (not to be started again unchanged), 3 replaced by
-another syncer, 130 and 143 stopped in good order by SIGINT and SIGTERM.
+Exit codes of every verb: 0 done, 1 failed, 2 something for you to mend (not to be started again unchanged), 3 replaced
+by another syncer, 130 and 143 stopped in good order by SIGINT and SIGTERM.
 
 This page is written by `python tools/errors_page.py` from the source; a test keeps it true.
 
@@ -41,8 +42,8 @@ This page is written by `python tools/errors_page.py` from the source; a test ke
 REFUSALS = """
 ## A learner is refused
 
-The syncer tells a learner that it does not take it in: `gruppetto.errors.Refused`, whose `reason` is one of these. The text
-beside it says what to do.
+The syncer tells a learner that it does not take it in: `gruppetto.errors.Refused`, whose `reason` is one of these. The
+text beside it says what to do.
 
 | reason | |
 |---|---|
@@ -50,8 +51,8 @@ beside it says what to do.
 REJECTIONS = """
 ## A contribution is not merged
 
-Nothing is raised: the learner trains on, and its log says once a cause, and then ever more rarely, what became of its work.
-`gruppetto status`, the dashboard and the report count by reason.
+Nothing is raised: the learner trains on, and its log says once a cause, and then ever more rarely, what became of its
+work. `gruppetto status`, the dashboard and the report count by reason.
 
 | reason | what is behind it, and what to do |
 |---|---|
@@ -92,7 +93,7 @@ def notes_of(kinds: type[StrEnum]) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kinds))).body[0].body
     return {
         member.value.value: " ".join(text.value.value.split())
-        for member, text in zip(body, body[1:], strict=False)
+        for member, text in pairwise(body)
         if isinstance(member, ast.Assign) and isinstance(text, ast.Expr)
     }
 
@@ -100,7 +101,8 @@ def notes_of(kinds: type[StrEnum]) -> dict[str, str]:
 def messages() -> str:
     """A page of everything that is raised as some :class:`gruppetto.errors.UserError`."""
     kinds = {kind.__name__ for kind in errors.MEANINGS if issubclass(kind, errors.UserError)}
-    rows = sorted({row for path in sorted(Path(gruppetto.__file__).parent.rglob("*.py")) for row in raised(path, kinds)})
+    files = Path(gruppetto.__file__).parent.rglob("*.py")
+    rows = sorted({row for path in files for row in raised(path, kinds)})
     return MESSAGES + "".join(f"| {kind} | {what} | {fix} |\n" for kind, what, fix in rows)
 
 

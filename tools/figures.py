@@ -104,13 +104,10 @@ def pace() -> str:
         for name in participants:
             sheet.circle(LEFT + t * WIDE, 200.0 + ROW * list(STEPS_S).index(name) + 23, 2.4, INK)
     y = 322.0
-    for x, fill, words in ((LEFT, BLUE, "a step"), (LEFT + 80, WAITS, "waits"), (LEFT + 300, RED, "killed, comes back")):
-        if fill == RED:
-            sheet.cross(x + 6, y, 5, RED)
-        else:
-            sheet.rect(x, y - 6, 12, 12, fill, round=2)
-        sheet.text(x + 18, y + 4, words, "small")
+    sheet.rect(LEFT, y - 6, 12, 12, BLUE, round=2).text(LEFT + 18, y + 4, "a step", "small")
+    sheet.rect(LEFT + 80, y - 6, 12, 12, WAITS, round=2).text(LEFT + 98, y + 4, "waits", "small")
     sheet.circle(LEFT + 166, y, 2.4, INK).text(LEFT + 176, y + 4, "merged in a round", "small")
+    sheet.cross(LEFT + 306, y, 5, RED).text(LEFT + 318, y + 4, "killed, comes back", "small")
     return sheet.text_of_svg()
 
 
@@ -132,8 +129,8 @@ def _lanes(sheet: Sheet, top: float, steps: dict[str, list[tuple[float, float]]]
 def a_round() -> str:
     sheet = Sheet(
         760, 372, "A round, from quorum to publication",
-        "The syncer waits for K learners at clock t, asks all of them, folds in what arrives, waits out a grace window, "
-        "takes one outer step, makes it durable, and publishes. Learners go on training all the while.",
+        "The syncer waits for K learners at clock t, asks all of them, folds in what arrives, waits out a grace "
+        "window, takes one outer step, makes it durable, and publishes. Learners go on training all the while.",
     )  # fmt: skip
     lanes = {"learner a": 62.0, "learner b": 112.0, "learner c, slower": 162.0, "syncer": 262.0}
     for name, y in lanes.items():
@@ -163,7 +160,7 @@ def a_round() -> str:
             "dashed: ask for the fragments due; black: contributions, folded in as they arrive; "
             "green: the new value, applied at a step boundary",
             "The round closes when everybody has answered, or the fleet has moved on, or the grace window is spent.",
-            "A contribution that comes later is refused as late. That costs its learner the work on these fragments, no time.",
+            "A contribution that comes later is refused as late. That costs its learner work on these fragments, no time.",
         )
     ):
         sheet.text(16, 308 + 20 * row, words, "small")
