@@ -160,7 +160,7 @@ def a_round() -> str:
             "dashed: ask for the fragments due; black: contributions, folded in as they arrive; "
             "green: the new value, applied at a step boundary",
             "The round closes when everybody has answered, or the fleet has moved on, or the grace window is spent.",
-            "A contribution that comes later is refused as late. That costs its learner work on these fragments, no time.",
+            "A contribution that comes later is refused as late. That costs its learner work, and no time.",
         )
     ):
         sheet.text(16, 308 + 20 * row, words, "small")
