@@ -77,14 +77,7 @@ def test_every_block_says_how_it_is_run(page: Path) -> None:
     assert not unmarked, "name the language, and put <!-- run: … --> or <!-- not run: why --> above (tests/docs)"
 
 
-def takes_long(page: Path) -> bool:
-    return any(block.what == "sh" and "gruppetto train" in block.text for block in blocks_of(page))
-
-
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[pytest.mark.live] if takes_long(page) else [], id=page.name) for page in PAGES],
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_works(
     page: Path,
     tmp_path: Path,
