@@ -18,7 +18,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gruppetto.protocol.actions import Persist, Publish, QuorumMet, RoundClosed, TakeOuterStep
-from gruppetto.protocol.events import Folded, OuterStepped, Persisted, PersistFailed, Published, Seeded, Settle
+from gruppetto.protocol.events import (
+    Folded,
+    LookedAround,
+    OuterStepped,
+    Persisted,
+    PersistFailed,
+    Published,
+    Seeded,
+    Settle,
+)
 from gruppetto.protocol.grace import grace_window_s, median
 from gruppetto.protocol.membership import Member, MemberPhase
 from gruppetto.protocol.messages import Announcement, Begin
@@ -117,6 +126,7 @@ class Rounds(Standing):
             return
         assert self._open.closed_at is not None
         self.measured.sync_took(now - self._open.closed_at)
+        self._watches.published(self.round, sync_s=self.measured.sync_s or 0.0, step_s=self._step_of_the_quorum())
         self._open = None
         if self._is_last(self.round):
             self.phase = Phase.FINISHED
@@ -231,6 +241,9 @@ class Rounds(Standing):
             )
         )
         self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=opened.live)
+        if opened.due:
+            spent = opened.grace_s > 0 and opened.closed_at >= opened.asked_at + opened.grace_s
+            self._watches.closed(opened.round, live=(m.learner for m in live), merged=participants, grace_spent=spent)
         self.phase = Phase.MERGING
         self.waiting_for = f"round {opened.round} to be merged"
         self._out.append(TakeOuterStep(round=opened.round, fragments=opened.due))
@@ -267,6 +280,15 @@ class Rounds(Standing):
         """Nothing but time, or a learner's word, can close the open round, and it is not time yet."""
         until = self._goes_on_until
         return until is not None and now < until and self._mark is None and self._alarms.silent
+
+    def _step_of_the_quorum(self) -> float | None:
+        """A step of the slowest of the K fastest learners: rounds cannot come faster."""
+        live = self.members.live()
+        steps = sorted(m.step_s for m in live if m.step_s is not None)
+        return steps[min(self._quorum(len(live)), len(steps)) - 1] if steps else None
+
+    def _on_looked_around(self, now: float, event: LookedAround) -> None:
+        self._watches.looked(event, (m.learner for m in self.members.live()))
 
     def _grace_window_s(self, live: Iterable[Member]) -> float:
         if not self.setting.grace:
