@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, SyncerAction
+from typing import Any
+
+from gruppetto.protocol.actions import AlarmOver, SyncerAction
 from gruppetto.protocol.events import LookedAround, SyncerEvent
 from gruppetto.protocol.syncer import SyncerCore
+from gruppetto.protocol.watches import Watches
 
-__all__ = ["LeavesThemOutQuietly", "NeverWithdraws", "SeesNoDisk"]
+__all__ = ["LosesPatience", "NeverWithdraws", "SeesNoDisk"]
 
 
 class NeverWithdraws(SyncerCore):
@@ -23,9 +26,9 @@ class SeesNoDisk(SyncerCore):
         pass
 
 
-class LeavesThemOutQuietly(SyncerCore):
-    """Who is live and never merged is not worth a word."""
+class LosesPatience(SyncerCore):
+    """Who has no part in three rounds is left out already."""
 
-    def step(self, now: float, event: SyncerEvent) -> list[SyncerAction]:
-        said = super().step(now, event)
-        return [a for a in said if not (isinstance(a, Alarm | AlarmOver) and a.kind is AlarmKind.LEFT_OUT)]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._watches = Watches(self._alarms, rounds=3)

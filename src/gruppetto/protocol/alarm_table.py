@@ -115,7 +115,7 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
         AlarmKind.SLOW_SYNCER: AlarmRow(
             holds="Merging, persisting and publishing a round takes longer, on average, than a step of the learners at "
             f"whose pace rounds could go, until it takes less than {FAST_AGAIN:.0%} of one.",
-            cause="Steps shorter than a commit to disk, a slow or shared disk, or more bytes than the syncer can merge.",
+            cause="Steps shorter than a commit to disk, a slow or shared disk, or more bytes than it can merge.",
             action="Learners run ahead, and work is discarded: use larger batches, a faster disk, "
             'run.durability = "interval", or max_run_ahead.',
         ),

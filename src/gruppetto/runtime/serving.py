@@ -37,6 +37,8 @@ _log = logging.getLogger("gruppetto.syncer")
 
 ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
+LOOK_S = 10.0
+"""From one look at disk, clocks and losses to the next."""
 LAST_COMMIT_S = 10.0
 """How long the last commit is tried when the syncer stops."""
 SHUTDOWN_S = 2.0
@@ -136,6 +138,7 @@ async def serve(
             return heard[0] if heard else None
         service = taken
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
+    lookout = asyncio.create_task(_look_around(service))
     try:
         # Compiled before anybody can be kept waiting by it.
         await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
@@ -161,7 +164,8 @@ async def serve(
         timer.stop()
     finally:
         renewal.cancel()
-        await asyncio.gather(renewal, return_exceptions=True)
+        lookout.cancel()
+        await asyncio.gather(renewal, lookout, return_exceptions=True)
         service.close()
         diary.flush()
     if service.failure is not None:
@@ -196,6 +200,12 @@ async def _renew_lease(service: SyncerService, every_s: float) -> None:
         except OSError as wrong:
             service.complaints.note(("lease",), f"the lease could not be renewed: {wrong}", logging.WARNING)
         await asyncio.sleep(every_s)
+
+
+async def _look_around(service: SyncerService) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        service.look_around()
 
 
 async def _listen(
