@@ -64,10 +64,19 @@ class GruppettoError(Exception):
         sys.exit(self.exit_code)
 
 
+MAX_WORDS = 400
+"""Characters of each part of a message. What somebody has typed or a file holds may be of any length."""
+
+
+def _cut(words: str) -> str:
+    """Without the middle, if it is too long."""
+    return words if len(words) <= MAX_WORDS else f"{words[: MAX_WORDS - 120]} … {words[-100:]}"
+
+
 class UserError(GruppettoError, ValueError):
     """A mistake that the user can fix.
 
-    One line: what is wrong, where, and the fix.
+    One line: what is wrong, where, and the fix. A value that is longer than a message should be is cut in the middle.
 
     >>> print(UserError("num_learners is 0", where="run.toml: run.num_learners", fix="use 1 or more"))
     run.toml: run.num_learners: num_learners is 0; use 1 or more
@@ -76,8 +85,8 @@ class UserError(GruppettoError, ValueError):
     exit_code = 2
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what, self.where, self.fix = what, where, fix
-        super().__init__(f"{where + ': ' if where else ''}{what}{'; ' + fix if fix else ''}")
+        self.what, self.where, self.fix = _cut(what), _cut(where), _cut(fix)
+        super().__init__(f"{self.where + ': ' if where else ''}{self.what}{'; ' + self.fix if fix else ''}")
 
 
 class SettingError(UserError):

@@ -145,4 +145,4 @@ def test_grace_that_is_always_spent() -> None:
     assert ear.holds(AlarmKind.GRACE_SPENT)
     close(ear, 30, "ab", spent=False)
     assert not ear.holds(AlarmKind.GRACE_SPENT)
-    assert ear.texts[-1].startswith("round 8: 100% of the last rounds")
+    assert ear.texts[0].startswith("round 8: 100% of the last rounds")

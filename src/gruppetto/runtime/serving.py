@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -20,7 +21,7 @@ from gruppetto.errors import AddressError, SteppedDown
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.runtime.antechamber import Antechamber
+from gruppetto.runtime.antechamber import Antechamber, who_serves
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
@@ -130,7 +131,7 @@ async def serve(
     else:
         await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
         host, port = host_and_port(setting.listen)
-        async with Antechamber(host, port, tls) as chosen:
+        async with Antechamber(host, port, tls, serving=partial(who_serves, setting.state)) as chosen:
             setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
             waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
             taken = await _take_over(waiting, lambda takeover: make(standby(takeover), takeover), stopping)
