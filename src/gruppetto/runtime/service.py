@@ -278,7 +278,8 @@ class SyncerService:
         assert isinstance(beat, Heartbeat)
         if self.engine is not None:
             self.engine.feed(beat)
-            self.surroundings.heard(beat.learner, wall_s)
+            if self.engine.core.members.get(beat.learner) is not None:
+                self.surroundings.heard(beat.learner, wall_s)
 
     def look_around(self) -> None:
         """See what no message tells: room on the disk, clocks, losses. To be called now and then."""
