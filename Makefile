@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt tools/setup_venv.py
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml constraints.txt tools/setup_venv.py
-	@$(if $(PYTHON),$(PYTHON),python3) tools/setup_venv.py $(VENV) train,dashboard,dev
+	@$(if $(PYTHON),$(PYTHON),python3) tools/setup_venv.py $(VENV) train,dashboard,dev,docs
 	@touch $(VENV)/.ready $@
 
 demo: setup  ## a syncer and four learners on this machine train a small language model (ARGS='--rounds 200')
@@ -35,7 +35,7 @@ else
 	@$(RUN) -m pytest $(ARGS)
 endif
 
-check: develop  ## style, types, and who may import whom
+check: develop docs  ## style, types, who may import whom, and that the documentation can be built
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
@@ -61,8 +61,8 @@ bench: setup  ## speed against the limits of this machine
 experiments: setup  ## what the paper claims, asked again coarsely, within the hour (ARGS='--workers 8'); then see docs/evidence.md
 	@$(RUN) -m gruppetto experiment all --quick $(ARGS)
 
-docs:  ## the documentation is Markdown in docs/; a site is yet to come
-	@echo "Read docs/ARCHITECTURE.md first. There is no generated site yet."
+docs: develop  ## the documentation as a site: site/index.html
+	@$(RUN) -m sphinx -n -W --keep-going -q -d site/.doctrees docs site
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

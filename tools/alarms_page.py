@@ -7,11 +7,11 @@ python tools/alarms_page.py --check    exits with 1 if the page is not what woul
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+import written
 
 from gruppetto.protocol.alarm_table import ALARMS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "alarms.md"
 INTRO = """\
 # Alarms
 
@@ -33,13 +33,5 @@ def page() -> str:
     return "".join(parts)
 
 
-def main() -> int:
-    wanted = page()
-    if "--check" in sys.argv:
-        return int(not PAGE.exists() or PAGE.read_text() != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written.main({"alarms.md": page}))

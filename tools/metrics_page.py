@@ -7,11 +7,11 @@ python tools/metrics_page.py --check    exits with 1 if the page is not what wou
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+import written
 
 from gruppetto.dashboard.metrics import METRICS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 INTRO = """\
 # Metrics
 
@@ -35,13 +35,5 @@ def page() -> str:
     return INTRO + "\n".join(rows) + "\n" + END
 
 
-def main() -> int:
-    wanted = page()
-    if "--check" in sys.argv:
-        return int(not PAGE.exists() or PAGE.read_text() != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written.main({"metrics.md": page}))

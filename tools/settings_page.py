@@ -12,15 +12,16 @@ import inspect
 import re
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from gruppetto.config import groups, run, virtual
+import written
+
+from gruppetto.config import run, virtual
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train import setting as train
 from gruppetto.train.virtual_setting import Guest
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 INTRO = """\
 # Settings
 
@@ -98,13 +99,5 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def main() -> int:
-    wanted = page()
-    if "--check" in sys.argv:
-        return int(PAGE.read_text() != wanted)
-    PAGE.write_text(wanted)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written.main({"settings.md": page}))

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 TORCH = "2.13.0"
-EXTRAS = "train,dashboard,dev"
+EXTRAS = "train,dashboard,dev,docs"
 """Unless others are named."""
 OLDEST = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent

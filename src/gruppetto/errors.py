@@ -23,9 +23,12 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NoReturn
 
 __all__ = [
+    "MEANINGS",
     "AddressError",
     "ConnectionLost",
     "DataError",
@@ -48,21 +51,32 @@ class GruppettoError(Exception):
     exit_code = 1
 
     def exit(self) -> NoReturn:
-        """End the script with one line on standard error and :attr:`exit_code`, for whoever wants no traceback::
+        """End the script with one line on standard error and ``exit_code``.
 
-        try:
-            main()
-        except gruppetto.GruppettoError as error:
-            error.exit()
+        For whoever wants no traceback::
+
+            try:
+                main()
+            except gruppetto.GruppettoError as error:
+                error.exit()
         """
         print(f"{sys.argv[0]}: {self}", file=sys.stderr)
         sys.exit(self.exit_code)
 
 
+MAX_WORDS = 400
+"""Characters of each part of a message. What somebody has typed or a file holds may be of any length."""
+
+
+def _cut(words: str) -> str:
+    """Without the middle, if it is too long."""
+    return words if len(words) <= MAX_WORDS else f"{words[: MAX_WORDS - 120]} … {words[-100:]}"
+
+
 class UserError(GruppettoError, ValueError):
     """A mistake that the user can fix.
 
-    One line: what is wrong, where, and the fix.
+    One line: what is wrong, where, and the fix. A value that is longer than a message should be is cut in the middle.
 
     >>> print(UserError("num_learners is 0", where="run.toml: run.num_learners", fix="use 1 or more"))
     run.toml: run.num_learners: num_learners is 0; use 1 or more
@@ -71,8 +85,8 @@ class UserError(GruppettoError, ValueError):
     exit_code = 2
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what, self.where, self.fix = what, where, fix
-        super().__init__(f"{where + ': ' if where else ''}{what}{'; ' + fix if fix else ''}")
+        self.what, self.where, self.fix = _cut(what), _cut(where), _cut(fix)
+        super().__init__(f"{self.where + ': ' if where else ''}{self.what}{'; ' + self.fix if fix else ''}")
 
 
 class SettingError(UserError):
@@ -137,3 +151,59 @@ class Stopped(RunFailed):
     def __init__(self, number: int, *, where: str = "", more: str = "") -> None:
         super().__init__(f"{where + ': ' if where else ''}stopped by {signal.Signals(number).name}{more}")
         self.exit_code = 128 + number
+
+
+MEANINGS: Mapping[type[GruppettoError], tuple[str, str]] = MappingProxyType(
+    {
+        UserError: (
+            "Something that was typed, written into a file or passed to a function cannot be.",
+            "The end of the message is the fix. Nothing was begun.",
+        ),
+        SettingError: (
+            "A key that does not exist, a value that cannot be, or two settings that exclude each other.",
+            "Change the setting that is named. docs/settings.md has every key; a similar one is proposed.",
+        ),
+        DataError: (
+            "A corpus, tokenizer or file of tokens is missing, empty, too short, or made for another model.",
+            "Look at the file that is named, and at what is expected of it.",
+        ),
+        LayoutError: (
+            "Names, shapes or kinds of the trainable tensors are not those of the run; or a file is of another model.",
+            "Build the model that the others train; the first tensor that differs is named.",
+        ),
+        StateError: (
+            "A state directory or checkpoint is another run's, another version's, in use, damaged, or not there.",
+            "Use the directory of this run, or an empty one. What is damaged is named; an older checkpoint may do.",
+        ),
+        AddressError: (
+            "A port is taken, a host is not this machine's, a token or certificate is wrong, or something else "
+            "answers there.",
+            "gruppetto doctor --syncer URL says which of these it is.",
+        ),
+        ProtocolError: (
+            "The other side is of another version, or not Gruppetto at all; or bytes were damaged on the way.",
+            "Install the same version on both sides. It never changes the state of who hears it.",
+        ),
+        Refused: (
+            "The syncer knows this learner's request and does not take it: the reasons are below.",
+            "As the reason says. A refused learner is not to be started again unchanged.",
+        ),
+        ConnectionLost: (
+            'The syncer is gone or out of reach, and on_disconnect = "raise" or connect_timeout_s ended the wait.',
+            "Start the syncer again, or give the learner the standby's address too; by default training goes on.",
+        ),
+        SteppedDown: (
+            "This syncer hung or was cut off for longer than its lease, and a standby serves the run now.",
+            "Nothing, or start it again as the next standby. It must not be restarted as a syncer by itself.",
+        ),
+        RunFailed: (
+            "A process of the run died too often, a disk took no commit, or what must hold did not.",
+            "The message names who and why; logs lie in the run directory. gruppetto resume goes on from a checkpoint.",
+        ),
+        Stopped: (
+            "Ctrl-C, or SIGTERM from whatever watches the process.",
+            "Nothing: all is put away. The same command, or gruppetto resume, goes on.",
+        ),
+    }
+)
+"""(what is usually behind it, what to do) of every error. docs/errors.md is written from it."""

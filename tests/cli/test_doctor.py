@@ -90,7 +90,11 @@ def test_what_is_wrong_is_said_with_the_fix(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         busy = _port(f"127.0.0.1:{taken.getsockname()[1]}")
     assert busy.level == "warning" and "--listen" in busy.fix
-    assert _port("127.0.0.1:many").level == "warning"
+    assert "--listen" in busy.fix and "Errno" not in busy.text
+    for nonsense in ("x", "127.0.0.1:many", "127.0.0.1:99999"):
+        found = _port(nonsense)
+        assert (found.level, found.text) == ("wrong", f"--listen {nonsense!r}: is not an address to listen on")
+        assert "HOST:PORT" in found.fix
 
 
 def test_nothing_is_written_that_was_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gruppetto import errors
 from gruppetto.config.load import TABLES
 from gruppetto.protocol.actions import AlarmKind
 from gruppetto.protocol.alarm_table import ALARMS
@@ -17,14 +18,21 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-@pytest.mark.parametrize("tool", ["settings_page.py", "alarms_page.py"])
-def test_a_generated_page_is_what_the_source_says(tool: str) -> None:
+@pytest.mark.parametrize(
+    "tool", ["settings_page.py", "alarms_page.py", "metrics_page.py", "errors_page.py", "figures.py"]
+)
+def test_what_is_generated_is_what_the_source_says(tool: str) -> None:
     checked = subprocess.run([sys.executable, f"tools/{tool}", "--check"], cwd=ROOT, check=False)
     assert checked.returncode == 0, f"run python tools/{tool}"
 
 
 def test_every_alarm_has_its_row() -> None:
     assert set(ALARMS) == set(AlarmKind)
+
+
+def test_every_error_has_its_meaning() -> None:
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert set(errors.MEANINGS) == kinds - {errors.GruppettoError}
 
 
 def test_every_setting_is_on_the_page() -> None:

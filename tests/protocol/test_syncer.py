@@ -622,5 +622,5 @@ def test_one_learner_that_supplies_nearly_everything_raises_an_alarm_once(script
                 learner=LearnerId("b"), incarnation=Incarnation(1), epoch=Epoch(1), round=Round(round), expected_s=99
             )
         )
-    assert [a.kind for a in s.said(Alarm)] == [AlarmKind.ONE_LEARNER]
+    assert [a.kind for a in s.said(Alarm)] == [AlarmKind.ONE_LEARNER, AlarmKind.LEFT_OUT]
     assert "a supplied 100%" in s.said(Alarm)[0].text

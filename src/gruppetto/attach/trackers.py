@@ -1,4 +1,4 @@
-"""A learner's numbers for whatever keeps numbers: a tracker is a callable that takes ``(metrics, step)``.
+"""A learner's numbers for whatever keeps numbers: a tracker is a callable that takes ``(metrics, step)``::
 
     tracker = to_tensorboard(SummaryWriter("logs"))         # or to_wandb(run), to_trackio(trackio)
     for batch in learner.until_finished(loader):

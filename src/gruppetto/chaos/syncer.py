@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,7 @@ from gruppetto.protocol.events import (
     CheckpointRecorded,
     Folded,
     LinkLost,
+    LookedAround,
     OuterStepped,
     Persisted,
     PersistFailed,
@@ -54,6 +56,7 @@ __all__ = ["SyncerProcess"]
 
 _log = logging.getLogger("gruppetto.chaos")
 
+LOOK_S = 20.0
 LAST_COMMIT_S = 4.0
 """How long it tries to make its last commit."""
 
@@ -71,6 +74,7 @@ class SyncerProcess:
         self.epoch = self.legacy.epoch
         world.watch.claimed(self)
         self._rng = random.Random(f"{world.plan.seed} syncer {self.epoch}")
+        self._looks = random.Random(f"{world.plan.seed} looks {self.epoch}")
         commit = self.legacy.commit
         self.published: dict[Fragment, Content] = {c.fragment: c for c in commit.contents} if commit else {}
         self._pending: dict[Fragment, Content] = {}
@@ -109,6 +113,22 @@ class SyncerProcess:
         """Take up what the last life has left."""
         if self.legacy.commit is not None:
             self.feed(Tick())
+        self.world.engine.after(LOOK_S * self._looks.random(), self.look_around)
+
+    def look_around(self) -> None:
+        """What a shell sees beside the protocol: a disk that fills and is cleared, clocks that are wrong."""
+        if not self.alive or self.over:
+            return
+        names, draw = sorted(member.learner for member in self.core.members), self._looks
+        self.feed(
+            LookedAround(
+                free_bytes=draw.choice((0, 90, 110, 149, 151, 1000)),
+                wanted_bytes=100,
+                skews_s=tuple((name, draw.choice((0.0, -2.0, 4.0, -6.0))) for name in names),
+                losses=tuple((name, draw.choice((1.0, 2.0, math.inf))) for name in names),
+            )
+        )
+        self.world.engine.after(LOOK_S * draw.uniform(0.5, 1.5), self.look_around)
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 

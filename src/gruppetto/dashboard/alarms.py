@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gruppetto.dashboard.picture import Picture
+from gruppetto.dashboard.seen import Raised
+from gruppetto.report.alarms import lasts
 
 __all__ = ["alarms_of"]
 
@@ -14,7 +16,14 @@ NEWEST = 20
 def alarms_of(picture: Picture) -> list[dict[str, Any]]:
     """The newest ones, newest first: when, which kind, the cause and what to do in plain words.
 
-    A trace says when an alarm is raised, and some say when it is over; ``over_t`` is None if it does not.
+    A trace says when an alarm is raised, and when it is over; ``over_t`` is None while it holds. One that tells of
+    something that has happened is over as it is said, and ``lasts`` is false.
     """
     newest = list(picture.alarms)[-NEWEST:]
-    return [{"t": a.t, "kind": a.kind, "text": a.text, "over_t": a.over_t} for a in reversed(newest)]
+    return [_row(alarm) for alarm in reversed(newest)]
+
+
+def _row(alarm: Raised) -> dict[str, Any]:
+    stays = lasts({"kind": alarm.kind})
+    over_t = alarm.over_t if stays else alarm.t
+    return {"t": alarm.t, "kind": alarm.kind, "text": alarm.text, "over_t": over_t, "lasts": stays}

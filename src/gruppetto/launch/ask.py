@@ -15,6 +15,7 @@ from typing import Any
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.antechamber import STANDBY_WORDS
 
 __all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "is_standby", "read_token"]
 
@@ -135,6 +136,8 @@ def _get_from(
             raise _NotThereError(said[0] if said else "not found", where=url, fix="check the address") from error
         if error.code == 401:
             raise AddressError("wants a token", where=url, fix="give --token-file") from error
+        if said and said[0].startswith(STANDBY_WORDS):
+            raise AddressError(said[0].removeprefix("this "), where=url, fix="ask that one") from error
         raise AddressError(f"answered {error.code} {said[0] if said else ''}", where=url, fix="check it") from error
     except ssl.SSLError as error:
         raise AddressError(f"TLS failed ({error.reason})", where=url, fix="check http or https") from error

@@ -20,11 +20,12 @@ from statistics import median
 from typing import Literal
 
 from gruppetto import __version__
-from gruppetto.errors import GruppettoError
+from gruppetto.errors import AddressError, GruppettoError
 from gruppetto.launch.ask import fetch_status
 from gruppetto.launch.measuring import Line, measure_disk
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import Clock, wall_time_s
+from gruppetto.runtime.setting import host_and_port
 
 __all__ = ["Finding", "examine", "measure_line"]
 
@@ -173,13 +174,16 @@ def _disk(directory: Path, clock: Clock) -> Iterator[Finding]:
 
 
 def _port(listen: str) -> Finding:
-    host, _, port = listen.rpartition(":")
     try:
-        with socket.create_server((host.strip("[]"), int(port)), family=_family(host)):
+        host, port = host_and_port(listen)
+        with socket.create_server((host, port), family=_family(host)):
             return Finding(subject="port", level="ok", text=f"{listen} can be listened on")
-    except (OSError, ValueError, OverflowError) as error:
+    except AddressError as error:
+        return Finding(subject="port", level="wrong", text=f"--listen {error.where}: {error.what}", fix=error.fix)
+    except OSError as error:
         fix = "fine if a syncer runs there; else name another with --listen"
-        return Finding(subject="port", level="warning", text=f"{listen}: {error}", fix=fix)
+        text = f"{listen}: cannot be listened on ({error.strerror or error})"
+        return Finding(subject="port", level="warning", text=text, fix=fix)
 
 
 def _syncer(url: str, token: str | None, clock: Clock) -> Iterator[Finding]:

@@ -66,6 +66,12 @@ class AlarmKind(StrEnum):
     DIRECTION = "direction"
     WENT_BACK = "went-back"
     DAMAGED = "damaged"
+    SLOW_SYNCER = "slow-syncer"
+    GRACE_SPENT = "grace-spent"
+    LEFT_OUT = "left-out"
+    DISK_FILLING = "disk-filling"
+    CLOCK_SKEW = "clock-skew"
+    DIVERGES = "diverges"
 
 
 # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────────

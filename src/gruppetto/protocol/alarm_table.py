@@ -12,13 +12,36 @@ from types import MappingProxyType
 
 from gruppetto.protocol.actions import AlarmKind
 
-__all__ = ["ALARMS", "PATIENCE_S", "SHARED_AGAIN", "SOLO_SHARE", "AlarmRow"]
+__all__ = [
+    "ALARMS",
+    "ALWAYS_SPENT",
+    "FAST_AGAIN",
+    "LOSS_FACTOR",
+    "LOSS_NATS",
+    "PATIENCE_S",
+    "ROOM_AGAIN",
+    "SELDOM_SPENT",
+    "SHARED_AGAIN",
+    "SKEWED_NO_MORE_S",
+    "SKEW_S",
+    "SOLO_SHARE",
+    "AlarmRow",
+]
 
 SOLO_SHARE, SHARED_AGAIN = 0.75, 0.6
 """A learner that supplies more of the recently merged tokens than the first, while others live, raises an alarm; below
 the second the cause has gone. Between them nothing changes, so that it is not raised at every crossing."""
 PATIENCE_S = 5.0
 """How long a shortage has to last. Every round is short of answers for the moment in which they travel."""
+FAST_AGAIN = 0.8
+"""A syncer that was slower than a step is fast again when a round takes it so much of one."""
+ALWAYS_SPENT, SELDOM_SPENT = 0.9, 0.5
+"""Shares of the rounds lately."""
+ROOM_AGAIN = 1.5
+"""A disk is filling until it has so many times the room that is wanted."""
+SKEW_S, SKEWED_NO_MORE_S = 5.0, 3.0
+LOSS_FACTOR, LOSS_NATS = 1.5, 0.5
+"""A loss diverges at so many times its best, and by so much at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +111,45 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
             cause="A failing disk, a power loss on a disk that does not keep its word, or somebody's broom.",
             action="Look after that disk.",
             lasts=False,
+        ),
+        AlarmKind.SLOW_SYNCER: AlarmRow(
+            holds="Merging, persisting and publishing a round takes longer, on average, than a step of the learners at "
+            f"whose pace rounds could go, until it takes less than {FAST_AGAIN:.0%} of one.",
+            cause="Steps shorter than a commit to disk, a slow or shared disk, or more bytes than it can merge.",
+            action="Learners run ahead, and work is discarded: use larger batches, a faster disk, "
+            'run.durability = "interval", or max_run_ahead.',
+        ),
+        AlarmKind.GRACE_SPENT: AlarmRow(
+            holds=f"{ALWAYS_SPENT:.0%} of the last rounds spent all of their grace window and closed without somebody "
+            f"who was live, until fewer than {SELDOM_SPENT:.0%} do.",
+            cause="A learner or link that is a little too slow for the window, round after round.",
+            action="See who is late: smaller steps, a wider link or a narrower codec there, or a larger "
+            "run.overlap_steps.",
+        ),
+        AlarmKind.LEFT_OUT: AlarmRow(
+            holds="A learner has been live for run.sync_period rounds, 32 at least, and none of them holds work of it, "
+            "until one does or it is gone.",
+            cause="Its contributions are late or refused, or its step lasts longer than all of these rounds.",
+            action="See its log, and the rejections by reason.",
+        ),
+        AlarmKind.DISK_FILLING: AlarmRow(
+            holds="Less room is left under the state directory than the weights with their momentum take, until there "
+            f"is {ROOM_AGAIN:g} times as much.",
+            cause="Checkpoints that nobody deletes, traces, or others on the same disk.",
+            action="Free disk space before commits fail; rounds then stand still, and learners train on.",
+        ),
+        AlarmKind.CLOCK_SKEW: AlarmRow(
+            holds=f"The wall clock of a live learner is more than {SKEW_S:g} s off the syncer's, until all are within "
+            f"{SKEWED_NO_MORE_S:g} s.",
+            cause="No time service on that machine, or on the syncer's.",
+            action="Set the clock: nothing is decided by it, but logs cannot be compared, and certificates may not be "
+            "valid.",
+        ),
+        AlarmKind.DIVERGES: AlarmRow(
+            holds="The loss that most learners report, smoothed, is more than half above the lowest that this syncer "
+            f"has seen, and by {LOSS_NATS:g} at least, or it is not finite, until it has come back.",
+            cause="A learning rate that is too large, within or without; bad data; or a task that has changed.",
+            action="Lower the learning rate, or stop and go on from a checkpoint before it rose.",
         ),
     }
 )

@@ -15,6 +15,9 @@ from gruppetto.protocol.units import Fragment, LearnerId, Round
 
 __all__ = ["Alarms"]
 
+SHORTAGES = frozenset({AlarmKind.QUORUM_SHORT, AlarmKind.ANSWERS_SHORT})
+"""What time alone may raise."""
+
 
 class Alarms:
     """Raises each alarm once, and withdraws it when its cause has gone. ``emit`` takes both."""
@@ -121,6 +124,13 @@ class Alarms:
             lambda: f"{top} supplied {share:.0%} of the tokens merged lately though {live} learners are live.",
         )
 
+    def keep(self, kind: AlarmKind, on: bool, facts: Callable[[], str]) -> None:
+        """Raise an alarm whose cause is there, once; withdraw one whose cause has gone."""
+        self._set(kind, on, facts)
+
+    def holds(self, kind: AlarmKind) -> bool:
+        return kind in self._raised
+
     def direction(self, headings: Mapping[LearnerId, Heading]) -> None:
         """Watch for learners that pull against the others."""
         against = against_the_others(headings, already=self._against)
@@ -138,8 +148,8 @@ class Alarms:
 
     @property
     def silent(self) -> bool:
-        """Nothing is raised, and nothing is about to be: at most events there is nothing to take back."""
-        return not self._raised and not self._since
+        """No shortage is raised or about to be: at most events there is nothing to take back."""
+        return not self._since and self._raised.isdisjoint(SHORTAGES)
 
     def _lasts(self, now: float, kind: AlarmKind, on: bool) -> bool:
         """The cause has been there for longer than patience."""

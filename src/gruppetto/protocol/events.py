@@ -35,6 +35,7 @@ __all__ = [
     "Leaving",
     "LinkDown",
     "LinkLost",
+    "LookedAround",
     "OuterStepped",
     "PersistFailed",
     "Persisted",
@@ -59,6 +60,20 @@ class Tick:
 
 
 # ── to the syncer ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedAround:
+    """What the shell sees beside the protocol, now and then. Alarms come of it, and nothing else."""
+
+    free_bytes: int | None = None
+    """On the disk of the state directory; None where that cannot be told."""
+    wanted_bytes: int = 0
+    """Room without which a commit may soon not fit."""
+    skews_s: tuple[tuple[LearnerId, float], ...] = ()
+    """By how much the wall clocks of learners are ahead of the syncer's."""
+    losses: tuple[tuple[LearnerId, float], ...] = ()
+    """What learners have lately reported of their own batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +249,7 @@ SyncerEvent = (
     | Heartbeat
     | Goodbye
     | LinkLost
+    | LookedAround
     | Seeded
     | Folded
     | OuterStepped

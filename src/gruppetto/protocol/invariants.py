@@ -19,8 +19,8 @@ from gruppetto.protocol.actions import (
     SyncerAction,
     TakeOuterStep,
 )
-from gruppetto.protocol.alarm_table import ALARMS
-from gruppetto.protocol.events import Persisted, SyncerEvent
+from gruppetto.protocol.alarm_table import ALARMS, ROOM_AGAIN, SKEW_S, SKEWED_NO_MORE_S
+from gruppetto.protocol.events import LookedAround, Persisted, SyncerEvent
 from gruppetto.protocol.messages import Ask, Marker
 from gruppetto.protocol.quorum import effective_quorum
 from gruppetto.protocol.round import Phase
@@ -76,6 +76,8 @@ class Observer:
         """By epoch: the newest version of each fragment that it, or an earlier one when it began, has published."""
         self._alarms: dict[int, set[AlarmKind]] = {}
         """By epoch: those that hold."""
+        self._missed: dict[int, dict[LearnerId, int]] = {}
+        """By epoch: in how many rounds, one after the other, a live learner had no part."""
 
     def saw(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
         """Judge one step of ``core``."""
@@ -83,6 +85,11 @@ class Observer:
             self._durable[core.epoch] = self._pending.pop((core.epoch, event.round))
         for action in actions:
             self._judge(core, action)
+        if isinstance(event, LookedAround):
+            self._judge_what_was_seen(core, event)
+        for action in actions:
+            if isinstance(action, RoundClosed) and core.schedule.due(action.round):
+                self._judge_who_is_left_out(core, action)
         self._judge_state(core)
 
     def _judge(self, core: SyncerCore, action: SyncerAction) -> None:
@@ -124,6 +131,28 @@ class Observer:
             holding.discard(kind)
         elif ALARMS[kind].lasts:
             holding.add(kind)
+
+    def _judge_what_was_seen(self, core: SyncerCore, seen: LookedAround) -> None:
+        """Beyond both marks of an alarm there is no choice."""
+        holding = self._alarms.get(core.epoch, set())
+        live = {member.learner for member in core.members.live()}
+        skew = max((abs(skew) for name, skew in seen.skews_s if name in live), default=0.0)
+        facts = [(AlarmKind.CLOCK_SKEW, skew > SKEW_S, skew <= SKEWED_NO_MORE_S)]
+        if seen.free_bytes is not None:
+            enough = seen.free_bytes >= ROOM_AGAIN * seen.wanted_bytes
+            facts.append((AlarmKind.DISK_FILLING, seen.free_bytes < seen.wanted_bytes, enough))
+        for kind, must, must_not in facts:
+            if (must and kind not in holding) or (must_not and kind in holding):
+                raise BrokenInvariantError("alarms-hold", f"{kind.value} after {seen}")
+
+    def _judge_who_is_left_out(self, core: SyncerCore, closed: RoundClosed) -> None:
+        before = self._missed.get(core.epoch, {})
+        live = [member.learner for member in core.members.live()]
+        missed = {name: 0 if name in closed.participants else before.get(name, 0) + 1 for name in live}
+        self._missed[core.epoch] = missed
+        must = max(missed.values(), default=0) >= max(32, core.setting.sync_period)
+        if must is not (AlarmKind.LEFT_OUT in self._alarms.get(core.epoch, set())):
+            raise BrokenInvariantError("alarms-hold", f"left-out after round {closed.round}: {missed}")
 
     def _judge_alarms(self, core: SyncerCore) -> None:
         holding, live = self._alarms.get(core.epoch, set()), len(core.members.live())

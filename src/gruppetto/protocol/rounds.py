@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from gruppetto.protocol.actions import Persist, Publish, QuorumMet, RoundClosed, TakeOuterStep
 from gruppetto.protocol.events import (
     Folded,
+    LookedAround,
     OuterStepped,
     Persisted,
     PersistFailed,
@@ -129,6 +130,7 @@ class Rounds(Standing):
             return
         assert self._open.closed_at is not None
         self.measured.sync_took(now - self._open.closed_at)
+        self._watches.published(self.round, sync_s=self.measured.sync_s or 0.0, step_s=self._step_of_the_quorum())
         self._open = None
         if self._is_last(self.round):
             self.phase = Phase.FINISHED
@@ -250,6 +252,10 @@ class Rounds(Standing):
             )
         )
         self._alarms.merged(opened.tokens_by(participants), live=opened.live)
+        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=opened.live)
+        if opened.due:
+            spent = opened.grace_s > 0 and opened.closed_at >= opened.asked_at + opened.grace_s
+            self._watches.closed(opened.round, live=(m.learner for m in live), merged=participants, grace_spent=spent)
         self.phase = Phase.MERGING
         self.waiting_for = f"round {opened.round} to be merged"
         self._out.append(TakeOuterStep(round=opened.round, fragments=opened.due))
@@ -302,6 +308,15 @@ class Rounds(Standing):
         elif not (kind is Answer or kind is Deferred):
             return False
         return opened.one_is_still_to_come()
+
+    def _step_of_the_quorum(self) -> float | None:
+        """A step of the slowest of the K fastest learners: rounds cannot come faster."""
+        live = self.members.live()
+        steps = sorted(m.step_s for m in live if m.step_s is not None)
+        return steps[min(self._quorum(len(live)), len(steps)) - 1] if steps else None
+
+    def _on_looked_around(self, now: float, event: LookedAround) -> None:
+        self._watches.looked(event, (m.learner for m in self.members.live()))
 
     def _grace_window_s(self, live: Iterable[Member]) -> float:
         if not self.setting.grace:

@@ -20,6 +20,7 @@ from gruppetto.protocol.round import OpenRound, Phase
 from gruppetto.protocol.settings import MAX_LEARNERS, ProtocolSetting
 from gruppetto.protocol.state import OlderValue, SyncerState
 from gruppetto.protocol.units import FIRST_EPOCH, NEVER, Epoch, Fragment, LearnerId, Round, Version
+from gruppetto.protocol.watches import Watches
 
 if TYPE_CHECKING:
     from gruppetto.protocol.marking import OpenMark
@@ -87,7 +88,9 @@ class Standing:
         self.went_back: tuple[tuple[Epoch, Round], ...] = ()
         """See :class:`~gruppetto.protocol.state.SyncerState`."""
         self._out: list[SyncerAction] = []
-        self._alarms = Alarms(lambda alarm: self._out.append(alarm), solo_rounds=max(32, setting.sync_period))
+        lately = max(32, setting.sync_period)
+        self._alarms = Alarms(lambda alarm: self._out.append(alarm), solo_rounds=lately)
+        self._watches = Watches(self._alarms, rounds=lately)
         if state is not None:
             self._restore(state)
             self._republish(unseen, damaged)

@@ -8,7 +8,7 @@ from typing import Any
 from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.report.story import as_duration
 
-__all__ = ["alarm_lines", "alarm_span", "holds"]
+__all__ = ["alarm_lines", "alarm_span", "holds", "lasts"]
 
 
 def holds(alarm: Mapping[str, Any]) -> bool:
@@ -31,7 +31,7 @@ def alarm_lines(alarms: Iterable[Mapping[str, Any]], now: float) -> list[str]:
 def _line(alarm: Mapping[str, Any], now: float) -> str:
     if holds(alarm):
         return f"! for {as_duration(now - alarm['t'])}: {alarm['text']}"
-    if not _lasts(alarm):
+    if not lasts(alarm):
         return f"! {as_duration(now - alarm['t'])} ago: {alarm['text']}"
     held_s = alarm["over_t"] - alarm["t"]
     return f"over since {as_duration(now - alarm['over_t'])}, after {as_duration(held_s)}: {alarm['text']}"
@@ -45,10 +45,11 @@ def alarm_span(alarm: Mapping[str, Any]) -> str:
     """
     if holds(alarm):
         return f"{alarm['t']:.0f} s to the end"
-    return f"{alarm['t']:.0f} s to {alarm['over_t']:.0f} s" if _lasts(alarm) else f"{alarm['t']:.0f} s"
+    return f"{alarm['t']:.0f} s to {alarm['over_t']:.0f} s" if lasts(alarm) else f"{alarm['t']:.0f} s"
 
 
-def _lasts(alarm: Mapping[str, Any]) -> bool:
-    """A kind that is not known here lasts: another version may have said it."""
+def lasts(alarm: Mapping[str, Any]) -> bool:
+    """Whether alarms of its kind hold until their cause has gone. One that is not known here does: another version may
+    have said it."""
     kinds = {kind.value: row.lasts for kind, row in ALARMS.items()}
     return kinds.get(str(alarm["kind"]), True)

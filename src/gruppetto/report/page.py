@@ -32,6 +32,12 @@ figure { margin: 1.6rem 0; } figure svg { width: 100%; height: auto; color: var(
 figcaption { color: var(--soft); font-size: .9rem; }
 pre { background: var(--card); padding: .9rem; border-radius: .5rem; overflow-x: auto; font-size: .85rem; }
 pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
+@media print {
+  :root { color-scheme: light; --ink: #000; --soft: #444; --line: #bbb; --card: #fff; --paper: #fff; }
+  @page { margin: 15mm; } body { max-width: none; padding: 0; font-size: 10.5pt; }
+  .card { border: 1px solid var(--line); } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  h2, figcaption { break-after: avoid; } figure, .card, tr { break-inside: avoid; } a { color: inherit; }
+}
 """
 
 CAPTIONS = {

@@ -13,6 +13,7 @@ The syncer, from the outside in::
     worker         where slow work is done                               model_stream, tensorfile, saved_model
 
     assembly       contributions that come in pieces
+    surroundings   disk, clocks and losses, for alarms                   antechamber who waits, and who serves
 
 Both sides share ``wire`` (frames, headers, limits), ``cut`` (the fragments of a run) and ``transport`` (the link's
 shape). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,

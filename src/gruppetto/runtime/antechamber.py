@@ -1,28 +1,44 @@
-"""The address of a syncer in waiting: it says that it is one, and nothing else."""
+"""The address of a syncer in waiting: it says that it is one, and who serves the run."""
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 from aiohttp import web
 
 from gruppetto.errors import AddressError
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import ENDPOINT_FILE
 
-__all__ = ["Antechamber"]
+__all__ = ["STANDBY_WORDS", "Antechamber", "who_serves"]
 
 _log = logging.getLogger("gruppetto.standby")
 
 
-class Antechamber:
-    """Listens while its block lasts, on the port that it gives: /healthz says "standby", all else 503, come again."""
+STANDBY_WORDS = "this is a standby"
+"""How its answers begin."""
+NOWHERE = ("0.0.0.0", "::")
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        self._host, self._port, self._tls = host, port, tls
+
+class Antechamber:
+    """Listens while its block lasts, on the port that it gives: /healthz says "standby", all else 503, come again.
+
+    Only who wants to see the page is sent on, to ``serving``: the address of who serves the run, "" while unknown.
+    """
+
+    def __init__(
+        self, host: str, port: int, tls: ssl.SSLContext | None, *, serving: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._host, self._port, self._tls, self._serving = host, port, tls, serving
         app = web.Application()
         app.router.add_get("/healthz", _healthz)
-        app.router.add_route("*", "/{rest:.*}", _elsewhere)
+        app.router.add_get("/dashboard{rest:/?.*}", self._page)
+        app.router.add_route("*", "/{rest:.*}", self._elsewhere)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
 
     async def __aenter__(self) -> int:
@@ -44,10 +60,24 @@ class Antechamber:
     ) -> None:
         await self._runner.cleanup()
 
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        serving = self._serving()
+        if not serving:
+            return await self._elsewhere(request)
+        raise web.HTTPTemporaryRedirect(f"{serving}{request.rel_url.with_query(None)}")
+
+    async def _elsewhere(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503, text=f"{STANDBY_WORDS}; {self._serving() or 'another syncer'} serves the run\n")
+
 
 async def _healthz(request: web.Request) -> web.StreamResponse:
     return web.Response(text="standby\n")
 
 
-async def _elsewhere(request: web.Request) -> web.StreamResponse:
-    return web.Response(status=503, text="this is a standby; another syncer serves the run\n")
+def who_serves(state: Path) -> str:
+    """The address that a syncer has left in its state directory; "" if there is none, or none that leads anywhere."""
+    try:
+        found = SyncerAddress.parse(json.loads((state / ENDPOINT_FILE).read_bytes())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "" if found.host in NOWHERE else str(found)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from gruppetto.protocol.messages import Heartbeat
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.wire import encode_frame
+from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.wire import WALL_HEADER, encode_frame
 
 __all__ = ["Heartbeats"]
 
@@ -68,7 +69,8 @@ class Heartbeats:
         try:
             if self._connection is None:
                 self._connection = self._dial(address)
-            self._connection.request("POST", "/v1/heartbeat", body=encode_frame(heartbeat), headers=self._headers)
+            told = {**self._headers, WALL_HEADER: f"{wall_time_s():.3f}"}
+            self._connection.request("POST", "/v1/heartbeat", body=encode_frame(heartbeat), headers=told)
             self._connection.getresponse().read()
             self._unanswered = 0
             return True

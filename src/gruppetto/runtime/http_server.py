@@ -40,6 +40,7 @@ from gruppetto.runtime.wire import (
     ROUND_HEADER,
     RUNS_HEADER,
     VERSION_HEADER,
+    WALL_HEADER,
     CloseCode,
     checksum,
     decode_answer,
@@ -219,7 +220,7 @@ class HttpServer:
                 data = await request.content.readexactly(length)
         except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
             raise ProtocolError("the heartbeat was cut short") from None
-        self._service.heartbeat(data)
+        self._service.heartbeat(data, wall_s=request.headers.get(WALL_HEADER))
         return web.Response(status=204)
 
     # ── bodies that come in ──────────────────────────────────────────────────────────────────────────────────────

@@ -38,6 +38,7 @@ from gruppetto.runtime.model_stream import ModelStream
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.store import Identity, Store, Values
+from gruppetto.runtime.surroundings import Surroundings
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
@@ -93,6 +94,7 @@ class SyncerService:
         self.protocol, self.setting = protocol, setting
         self.on_change: Callable[[], None] = _nobody_listens
         self.seen = Observer()
+        self.surroundings = Surroundings(setting.state)
         self.complaints = Complaints(_log)
         self._clock, self._trace, self._merger, self._disk = clock, trace, merger, disk
         self._outer, why = choose_outer(setting.outer, protocol.rounds, protocol.sync_period)
@@ -270,12 +272,20 @@ class SyncerService:
         if self.engine is not None and self.engine.switchboard.unplug(connection) and connection.incarnation:
             self.engine.feed(LinkLost(learner=connection.learner, incarnation=connection.incarnation))
 
-    def heartbeat(self, data: bytes) -> None:
-        """A heartbeat, which comes on a connection of its own."""
+    def heartbeat(self, data: bytes, *, wall_s: str | None = None) -> None:
+        """A heartbeat, which comes on a connection of its own. ``wall_s``: the wall clock over there, for people."""
         beat = decode_frame(data, {"Heartbeat"})
         assert isinstance(beat, Heartbeat)
         if self.engine is not None:
             self.engine.feed(beat)
+            if self.engine.core.members.get(beat.learner) is not None:
+                self.surroundings.heard(beat.learner, wall_s)
+
+    def look_around(self) -> None:
+        """See what no message tells: room on the disk, clocks, losses. To be called now and then."""
+        if self.engine is not None and not self.over:
+            live = [member.learner for member in self.engine.core.members.live()]
+            self.engine.feed(self.surroundings.look(live, self.seen.metrics, numel=self.engine.layout.numel))
 
     # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -20,7 +21,7 @@ from gruppetto.errors import AddressError, SteppedDown
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.runtime.antechamber import Antechamber
+from gruppetto.runtime.antechamber import Antechamber, who_serves
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
@@ -37,6 +38,8 @@ _log = logging.getLogger("gruppetto.syncer")
 
 ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
+LOOK_S = 10.0
+"""From one look at disk, clocks and losses to the next."""
 LAST_COMMIT_S = 10.0
 """How long the last commit is tried when the syncer stops."""
 SHUTDOWN_S = 2.0
@@ -128,7 +131,7 @@ async def serve(
     else:
         await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
         host, port = host_and_port(setting.listen)
-        async with Antechamber(host, port, tls) as chosen:
+        async with Antechamber(host, port, tls, serving=partial(who_serves, setting.state)) as chosen:
             setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
             waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
             taken = await _take_over(waiting, lambda takeover: make(standby(takeover), takeover), stopping)
@@ -136,6 +139,7 @@ async def serve(
             return heard[0] if heard else None
         service = taken
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
+    lookout = asyncio.create_task(_look_around(service))
     try:
         # Compiled before anybody can be kept waiting by it.
         await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
@@ -161,7 +165,8 @@ async def serve(
         timer.stop()
     finally:
         renewal.cancel()
-        await asyncio.gather(renewal, return_exceptions=True)
+        lookout.cancel()
+        await asyncio.gather(renewal, lookout, return_exceptions=True)
         service.close()
         diary.flush()
     if service.failure is not None:
@@ -196,6 +201,12 @@ async def _renew_lease(service: SyncerService, every_s: float) -> None:
         except OSError as wrong:
             service.complaints.note(("lease",), f"the lease could not be renewed: {wrong}", logging.WARNING)
         await asyncio.sleep(every_s)
+
+
+async def _look_around(service: SyncerService) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        service.look_around()
 
 
 async def _listen(

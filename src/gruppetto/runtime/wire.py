@@ -87,6 +87,7 @@ __all__ = [
     "ROUND_HEADER",
     "RUNS_HEADER",
     "VERSION_HEADER",
+    "WALL_HEADER",
     "WIRE_VERSION",
     "CloseCode",
     "Frame",
@@ -130,6 +131,8 @@ MIN_BYTES_PER_S = 4096
 MAX_ANSWER_CHARS = 4096
 
 ANSWER_HEADER = "Gruppetto-Answer"
+WALL_HEADER = "Gruppetto-Wall"
+"""What the wall clock of a learner says, in seconds, with a heartbeat. For people: nothing is decided by it."""
 """The Answer of a contribution: base64url of its frame."""
 CODEC_HEADER = "Gruppetto-Codec"
 CHECKSUM_HEADER = "Gruppetto-Checksum"

@@ -100,7 +100,7 @@ export function showLearners(lanes) {
 
 export function showAlarms(alarms) {
   replace(byId("alarms"), el("h2", {}, "Alarms"), alarms.length
-    ? el("ul", { class: "list" }, alarms.map((alarm) => item(alarm.t, "alarm", alarm.kind, alarm.over_t === null ? alarm.text : `${alarm.text} Over after ${duration(alarm.over_t - alarm.t)}.`)))
+    ? el("ul", { class: "list" }, alarms.map((alarm) => item(alarm.t, "alarm", alarm.kind, alarm.over_t === null || !alarm.lasts ? alarm.text : `${alarm.text} Over after ${duration(alarm.over_t - alarm.t)}.`)))
     : el("p", { class: "none" }, "None was raised."));
 }
 
