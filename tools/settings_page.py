@@ -14,10 +14,9 @@ import sys
 import textwrap
 from typing import Any
 
-from gruppetto.config import groups, run, virtual
 import written
 
-from gruppetto.config import run, virtual
+from gruppetto.config import groups, run, virtual
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train import setting as train
 from gruppetto.train.virtual_setting import Guest

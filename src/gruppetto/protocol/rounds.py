@@ -252,7 +252,6 @@ class Rounds(Standing):
             )
         )
         self._alarms.merged(opened.tokens_by(participants), live=opened.live)
-        self._alarms.merged({name: opened.tokens_of(name) for name in participants}, live=opened.live)
         if opened.due:
             spent = opened.grace_s > 0 and opened.closed_at >= opened.asked_at + opened.grace_s
             self._watches.closed(opened.round, live=(m.learner for m in live), merged=participants, grace_spent=spent)
