@@ -47,7 +47,7 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ("data", train.DataSetting, "The text. `slots` follows `run.num_slots`."),
     ("inner", train.InnerSetting, "The learners' own optimizer."),
     ("learner", run.LearnerEntry, "A list, one `[[learner]]` a learner of a local run."),
-    ("group", groups.GroupEntry, "A list, one `[[group]]` for learners of one kind; see [clusters](clusters.md)."),
+    ("group", groups.GroupEntry, "A list, one `[[group]]` for learners of one kind; see [engines](engines.md)."),
     ("virtual", virtual.VirtualTable, "The world of `gruppetto train --virtual`; nothing else reads it."),
     ("guest", Guest, "A list, one `[[guest]]` a learner that joins such a world for a while."),
 )

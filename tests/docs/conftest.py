@@ -170,7 +170,7 @@ def syncer_at(tmp_path: Path) -> Iterator[Callable[[], str]]:
 
         thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
         thread.start()
-        assert ready.wait(30)
+        assert ready.wait(120)
         return address[0]
 
     yield start
