@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 import gruppetto
+from gruppetto.attach.rendezvous import init_process_group
 
 VOCABULARY, CONTEXT, BATCH = 64, 16, 8
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--syncer", default="http://127.0.0.1:7171")
     parser.add_argument("--name", default="a")
     flags = parser.parse_args()
-    dist.init_process_group()
+    init_process_group()  # torch's own, which also holds when torchrun has to start the ranks again
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_default_device(device)

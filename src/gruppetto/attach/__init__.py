@@ -30,6 +30,7 @@ A learner of many ranks, beside these:
 
 ==========  ======================================================================
 ranks       who they are, and what they say to each other
+rendezvous  how they find each other, also when they are started again
 together    how they find out that they belong together
 lead        rank 0 at a boundary; the same for a learner that is alone
 follow      the other ranks

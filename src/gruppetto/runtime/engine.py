@@ -429,7 +429,7 @@ class Engine:
             layout_hash=self.layout.layout_hash,
             fragmentation_hash=self.parameters.parts.fragmentation_hash,
             liveness_s=self.protocol.liveness_s,
-            run=dict(self.setting.run),
+            run={**self.setting.run, "num_slots": self.protocol.slots},
         )
 
     def _write_header(self, made_of: Mapping[str, object]) -> None:
