@@ -22,7 +22,7 @@ def begun() -> Iterator[None]:
 
 @pytest.mark.parametrize("group", [3, "gloo", object(), dist.GroupMember.NON_GROUP_MEMBER])
 def test_no_group_is_refused_also_where_there_are_no_ranks(group: object) -> None:
-    with pytest.raises(LayoutError, match="torch.distributed has not begun in this process; pass what") as said:
+    with pytest.raises(LayoutError, match=r"torch\.distributed has not begun in this process; pass what") as said:
         ranks_of(nn.Linear(1, 1), group)
     assert "\n" not in str(said.value)
 

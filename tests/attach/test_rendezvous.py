@@ -54,7 +54,7 @@ def test_a_group_of_three_is_made_again_in_the_same_store() -> None:
 
 def test_who_does_not_come_is_named() -> None:
     store = dist.HashStore()
-    with pytest.raises(RunFailed, match="rank 1 has not come in 0.1 s"):
+    with pytest.raises(RunFailed, match=r"rank 1 has not come in 0\.1 s"):
         name_of_attempt(store, 0, 2, patience_s=0.1)
-    with pytest.raises(RunFailed, match="rank 0 has not come in 0.1 s"):
+    with pytest.raises(RunFailed, match=r"rank 0 has not come in 0\.1 s"):
         name_of_attempt(store, 1, 2, patience_s=0.1)

@@ -35,6 +35,7 @@ together    how they find out that they belong together
 lead        rank 0 at a boundary; the same for a learner that is alone
 follow      the other ranks
 inbox       what has arrived at one rank and not yet at all
+receipts    what the syncer has taken, as any of them has heard
 channel     orders sent ahead, in the middle of a step
 holding     what a rank holds of a parameter
 blocks      the same for distributed tensors

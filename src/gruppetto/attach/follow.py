@@ -9,7 +9,7 @@ from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.lead import NOBODY, Standing, both
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import RunFailed
-from gruppetto.protocol.actions import Apply, Pull, Seed, TakeSnapshot
+from gruppetto.protocol.actions import Apply, DropRests, KeepRest, Pull, Seed, TakeSnapshot
 from gruppetto.protocol.events import LinkDown
 from gruppetto.protocol.learner import FragmentState, LearnerCore
 from gruppetto.protocol.messages import Answer
@@ -72,7 +72,8 @@ class Follow:
                 idle=not client.backlog.uploads,
             )
             versions = inbox.report() if self._fragments else []
-        self._ranks.lowest(own.numbers() + both(versions))
+            taken = self._holdings.receipts.report(self._fragments)
+        self._ranks.lowest(own.numbers() + both(versions) + taken)
         word = decode_word(self._ranks.hear())
         with client.news:
             self._mirror(word)
@@ -122,6 +123,10 @@ class Follow:
                 self._holdings.keep(order.fragment, order.version)
             case Apply():
                 self._holdings.apply(order)
+            case KeepRest():
+                self._holdings.keep_rest(order)
+            case DropRests():
+                self._holdings.drop_rests()
             case TakeSnapshot():
                 self._holdings.take_snapshots(order.fragments)
             case Begin():

@@ -15,7 +15,7 @@ from gruppetto.attach.inbox import ANY, NONE
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import Refused, RunFailed
 from gruppetto.protocol.actions import Apply, Pull, TakeSnapshot
-from gruppetto.protocol.events import Arrived, LearnerEvent
+from gruppetto.protocol.events import Arrived, LearnerEvent, Taken
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
@@ -117,6 +117,7 @@ class Lead:
     def serve(self, hands: Hands) -> None:
         """Said once, before anything else."""
         self._hands = hands
+        hands.client.on_taken = hands.holdings.receipts.taken
         self._channel.start()
 
     def order(self, order: RankOrder, *, ahead: bool = True) -> None:
@@ -139,14 +140,19 @@ class Lead:
                 settled=not client.backlog.downloads and not self._waiting,
                 idle=not client.backlog.uploads,
             )
-            numbers = own.numbers() + both(self._report())
+            versions, taken = self._report(), self._hands.holdings.receipts.report(self._fragments)
+            numbers = own.numbers() + both(versions) + taken
         lowest = self._ranks.lowest(numbers)
         self._open = True
         report = Report.of(lowest[:LENGTH])
         with client.news:
-            for p, version in enumerate(_agreed(lowest[LENGTH:])):
+            for p, version in enumerate(_agreed(lowest[LENGTH : LENGTH + 2 * len(versions)])):
                 if version is not None:
                     self._keep(Fragment(p), version)
+            for answer in self._hands.holdings.receipts.heard(lowest[LENGTH + 2 * len(versions) :]):
+                self._hands.feed(
+                    Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=answer.tokens)
+                )
         if 0 < report.failed_rank < NOBODY:
             raise RunFailed(_failed(self._core.learner, report.failed_rank))
         return report

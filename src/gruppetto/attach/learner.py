@@ -242,6 +242,7 @@ class Learner(LearnerView):
                     token=token,
                     tls=tls,
                     stall_s=stall_s,
+                    taken=self._holdings.receipts.taken,
                 ),
                 begin=self._begins,
                 notice=self._notice.look,

@@ -35,7 +35,7 @@ def init_process_group(backend: str | None = None, *, timeout_s: float = PATIENC
     store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     store.set_timeout(timedelta(seconds=timeout_s))
     name = name_of_attempt(store, rank, size, patience_s=timeout_s)
-    own = dist.PrefixStore(name, store)
+    own = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
     dist.init_process_group(
         backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s), **options
     )

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gruppetto.errors import ProtocolError
-from gruppetto.protocol.actions import Apply, Pull, Seed, TakeSnapshot
+from gruppetto.protocol.actions import Apply, DropRests, KeepRest, Pull, Seed, TakeSnapshot
 from gruppetto.protocol.events import LinkDown
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.state import LearnerState
@@ -64,8 +64,10 @@ class PutBases:
     """The run is over: the model becomes its last weights."""
 
 
-RankOrder = Welcomed | LinkDown | Pull | Answer | Seed | Keep | Apply | TakeSnapshot | Begin | PutBases
-SWIFT = (Welcomed, LinkDown, Pull, Answer)
+RankOrder = (
+    Welcomed | LinkDown | Pull | Answer | Seed | Keep | Apply | TakeSnapshot | Begin | PutBases | KeepRest | DropRests
+)
+SWIFT = (Welcomed, LinkDown, Pull, Answer, KeepRest, DropRests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
