@@ -1,7 +1,7 @@
 """One learner of several ranks: FSDP2 under torchrun, on CPU or GPU.
 
-    gruppetto syncer RUN.toml
-    torchrun --nproc-per-node 2 --max-restarts 3 examples/fsdp2.py --syncer http://127.0.0.1:7171 --name a
+    gruppetto syncer --listen 127.0.0.1:7171 --state /tmp/fsdp2
+    torchrun --nproc-per-node 2 --max-restarts 3 examples/fsdp2.py --name a
 
 Every rank has its part of the model and its part of each batch; for the run they are one learner.
 """
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 import gruppetto
+from gruppetto.attach.rendezvous import init_process_group
 
 VOCABULARY, CONTEXT, BATCH = 64, 16, 8
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--syncer", default="http://127.0.0.1:7171")
     parser.add_argument("--name", default="a")
     flags = parser.parse_args()
-    dist.init_process_group()
+    init_process_group()  # torch's own, which also holds when torchrun has to start the ranks again
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     torch.set_default_device(device)

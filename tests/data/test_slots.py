@@ -190,6 +190,10 @@ def test_what_cannot_be_read_on_the_way() -> None:
     data = gruppetto.data.slots([1, 2, 3], num_slots=2)
     with pytest.raises(LayoutError, match="slot 2, but the data is cut for 2"):
         next(data.of(Rider(slot=2)))
+    told = Rider()
+    told.run = {"num_slots": 16}  # type: ignore[attr-defined]
+    with pytest.raises(LayoutError, match="the run has 16 slots, but the data is cut for 2"):
+        next(data.of(told))  # also for a slot that there is: of the data no slot would have most
     with pytest.raises(SettingError, match="batch_size is 0"):
         data.of(Rider(), batch_size=0)
     with pytest.raises(StateError, match="nobody is served"):

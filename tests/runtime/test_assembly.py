@@ -81,8 +81,6 @@ def test_pieces_that_overlap_or_have_another_length_are_refused() -> None:
         send(to, body, Runs.of([(9, 30)]))
     with pytest.raises(ProtocolError, match="has 4 bytes, 5 are announced"):
         to.open("a", SPEC, Runs.of([(28, 30)]), 5, 0)
-    with pytest.raises(ProtocolError, match="in int4 comes whole"):
-        assemblies("int4").open("a", SPEC, Runs.of([(0, 30)]), 66, 0)
 
 
 def test_half_answers_are_bounded_and_go_when_nobody_wants_them() -> None:

@@ -8,7 +8,7 @@ Tensors are written by ``torch.distributed.checkpoint`` in Hugging Face's safete
 pickles its index, and nothing here is ever unpickled. What is no tensor stands in ``learner.json`` beside them, with
 the size and digest of every file. The copy to host memory and the writing are ours and not ``async_save``'s: a
 checkpoint is written under a temporary name, forced to the disk and then renamed, so that a directory with a name is
-complete, and at most one is being written.
+complete, and at most one is being written. The ranks of a learner write one together (:mod:`gruppetto.attach.shards`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import logging
 import re
 import shutil
 import threading
-import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,47 +30,57 @@ from torch import Tensor, nn
 
 from gruppetto.attach.checkpoint import from_state_dict
 from gruppetto.attach.inner_state import InnerState, check_buffers, gather, put_buffers, put_optimizer
+from gruppetto.attach.on_disk import (
+    FACTS_FILE,
+    FORMAT,
+    TEMPORARY,
+    Facts,
+    age_of,
+    check_files,
+    digest_of_facts,
+    facts_of,
+    file_digest,
+    is_checkpoint,
+    names_in,
+    read_tensors,
+    write_alone,
+)
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.sharding import plain_name
+from gruppetto.attach.shards import blocks_of, gather_files, write_blocks
 from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
-from gruppetto.runtime.donation import digest_of
-from gruppetto.runtime.durable import force_directory, force_file, write_durably
+from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import is_name
 
 if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "is_checkpoint"]
 
 log = logging.getLogger("gruppetto.learner")
 
-FORMAT = 2
-"""1 had no digest of its facts; it is read, and what it holds is looked at as closely."""
+OWN = "learner."
+"""Before the names of the learner's own tensors."""
+BESIDE = "extra."
+"""Before the names of tensors that are nobody's state."""
 OwnState = tuple[LearnerState, str, dict[str, Tensor]]
 """What :func:`gruppetto.attach.checkpoint.from_state_dict` gives."""
-FACTS_FILE = "learner.json"
-TEMPORARY = ".writing"
-READ_BYTES = 16 << 20
-
 _BY_ROUND = re.compile(r"round-(\d{10})")
 
 
-class _Facts(msgspec.Struct, kw_only=True, frozen=True):
-    """``learner.json``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What this rank is to write, as it was at one moment. Where there are ranks, blocks, with their ``offsets``."""
 
-    format: int
-    optimizer: str
-    numbers: list[tuple[str, str, int | float | bool | None]]
-    learner: dict[str, int | float | str]
-    tensors: dict[str, tuple[str, list[int]]]
-    """dtype and shape of each, by key."""
-    files: dict[str, tuple[int, str]]
-    """Size and digest."""
-    extra: dict[str, Any]
-    digest: str = ""
-    """Of all the rest of this file."""
+    tensors: dict[str, Tensor]
+    facts: Facts
+    offsets: dict[str, tuple[int, ...]]
+    rank: int
+    size: int
+    session: str
+    """Of this life of the learner: files of an earlier one are no part of it."""
 
 
 class Checkpoints:
@@ -110,15 +121,48 @@ class Checkpoints:
         """Save what is now, between two steps. Returns when it is copied; False if the last one is still being written.
 
         ``extra`` comes back from :meth:`load`; plain JSON. A checkpoint with a ``name`` of its own is never pruned.
-        What goes wrong with the disk is said in the log: training goes on.
+        What goes wrong with the disk is said in the log: training goes on. All ranks of a learner call it together, and
+        see one directory; ``extra`` and buffers are those of rank 0.
         """
         if name is not None and (not is_name(name) or _BY_ROUND.fullmatch(name)):
             raise SettingError(f"name is {name!r}", where="Checkpoints.save", fix="use letters, digits or . _ -")
-        if self._writer is not None and self._writer.is_alive():
+        busy = self._writer is not None and self._writer.is_alive()
+        wanted = "" if busy else name or self._next_name(learner)
+        wanted = learner.agree(wanted)  # as rank 0 says
+        if not wanted:
             return False
+        self.wait()
+        self._begin(self.directory / wanted, self._taken(model, optimizer, learner, extra), prunes=True)
+        return True
+
+    def save_at(
+        self,
+        place: Path,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner,
+        *,
+        extra: Mapping[str, Any],
+        beside: Mapping[str, Tensor],
+    ) -> Future[str]:
+        """Save what is now at a place that all ranks have been told; where it is, once all of it is durable, or at the
+        other ranks their own part. ``beside``: tensors whose names begin with "extra.". Waits for the one before."""
+        self.wait()
+        return self._begin(place, self._taken(model, optimizer, learner, extra, beside), prunes=False)
+
+    def _taken(
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner,
+        extra: Mapping[str, Any] | None,
+        beside: Mapping[str, Tensor] | None = None,
+    ) -> Taken:
+        """Everything of this moment, copied."""
         state, own = gather(model, as_one(optimizer)), learner.state_dict()
-        tensors = _keyed(model, state) | {f"learner.{key}": v for key, v in own.items() if isinstance(v, Tensor)}
-        facts = _Facts(
+        tensors = _keyed(model, state) | {f"{OWN}{key}": v for key, v in own.items() if isinstance(v, Tensor)}
+        tensors |= beside or {}
+        facts = Facts(
             format=FORMAT,
             optimizer=state.kind,
             numbers=[(parameter, key, value) for (parameter, key), value in state.numbers.items()],
@@ -127,13 +171,28 @@ class Checkpoints:
             files={},
             extra=json.loads(json.dumps(dict(extra or {}))),
         )
+        return self._copied(tensors, facts, learner)
+
+    def _copied(self, tensors: dict[str, Tensor], facts: Facts, learner: Learner) -> Taken:
+        """What this rank is to write of these."""
+        ranks, offsets = learner.ranks, dict[str, tuple[int, ...]]()
+        if ranks is not None:
+            blocks = blocks_of(tensors, leads=ranks.leads)
+            tensors = {key: block for key, (block, _) in blocks.items()}
+            offsets = {key: place for key, (_, place) in blocks.items()}
         self._copy(tensors)
-        place = self.directory / (name or self._next_name(learner))
+        rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+        return Taken(
+            tensors=dict(self._host), facts=facts, offsets=offsets, rank=rank, size=size, session=learner.session
+        )
+
+    def _begin(self, place: Path, taken: Taken, *, prunes: bool) -> Future[str]:
+        written: Future[str] = Future()
         self._writer = threading.Thread(
-            target=self._write, args=(place, dict(self._host), facts), name="gruppetto-checkpoint", daemon=True
+            target=self._write, args=(place, taken, written, prunes), name="gruppetto-checkpoint", daemon=True
         )
         self._writer.start()
-        return True
+        return written
 
     def wait(self) -> None:
         """Until what was saved is on the disk."""
@@ -154,35 +213,53 @@ class Checkpoints:
 
     def _next_name(self, learner: Learner) -> str:
         """In order over all lives: rounds go on where a process counts its steps from zero again."""
-        taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, _names(self.directory)) if found]
+        taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, names_in(self.directory)) if found]
         return f"round-{max([*(n + 1 for n in taken), learner.round]):010d}"
 
-    def _write(self, place: Path, tensors: dict[str, Tensor], facts: _Facts) -> None:
+    def _write(self, place: Path, taken: Taken, written: Future[str], prunes: bool) -> None:
         working = place.with_name(place.name + TEMPORARY)
         try:
-            shutil.rmtree(working, ignore_errors=True)
-            _write_tensors(working, tensors)
-            files = {}
-            for path in sorted(working.iterdir()):
-                force_file(path)
-                files[path.name] = (path.stat().st_size, _digest(path))
-            facts = msgspec.structs.replace(facts, files=files)
-            facts = msgspec.structs.replace(facts, digest=_digest_of_facts(facts))
+            if taken.size == 1:
+                files = write_alone(working, taken.tensors)
+            else:
+                blocks = {key: (tensor, taken.offsets[key]) for key, tensor in taken.tensors.items()}
+                write_blocks(working, blocks, rank=taken.rank, session=taken.session, digest=file_digest)
+                if taken.rank > 0:
+                    written.set_result(str(place))
+                    return
+                files = gather_files(working, size=taken.size, session=taken.session)
+            facts = msgspec.structs.replace(taken.facts, files=files)
+            facts = msgspec.structs.replace(facts, digest=digest_of_facts(facts))
             write_durably(working / FACTS_FILE, [msgspec.json.encode(facts)])
             force_directory(working)
             if place.exists():
                 shutil.rmtree(place)
             working.rename(place)
-            force_directory(self.directory)
-            self._prune()
+            force_directory(place.parent)
+            if prunes:
+                self._prune()
+            written.set_result(str(place))
         except Exception as wrong:
             log.warning("the checkpoint %s could not be written (%s); training goes on", place, wrong)
-            shutil.rmtree(working, ignore_errors=True)
+            if taken.rank == 0:
+                shutil.rmtree(working, ignore_errors=True)
+            written.set_exception(wrong)
 
     def _prune(self) -> None:
-        rounds = sorted(name for name in _names(self.directory) if _BY_ROUND.fullmatch(name))
+        rounds = sorted(name for name in names_in(self.directory) if _BY_ROUND.fullmatch(name))
         for name in rounds[: -self.keep]:
             shutil.rmtree(self.directory / name, ignore_errors=True)
+
+    def save_own(self, place: Path, learner: Learner) -> None:
+        """The learner alone, at a place that all its ranks have been told: for others' checkpoints, in which model and
+        optimizer are. All ranks call it; it is durable when it returns. Raises :class:`StateError`."""
+        own = learner.state_dict()
+        tensors = {f"{OWN}{key}": value for key, value in own.items() if isinstance(value, Tensor)}
+        written = self._begin(place, self._copied(tensors, Facts.of_learner(own, tensors), learner), prunes=False)
+        wrong = written.exception()
+        told = learner.agree(f"could not be written ({wrong})" if wrong is not None else "")  # rank 0 writes last
+        if told or wrong is not None:
+            raise StateError(told or str(wrong), where=str(place)) from wrong
 
     # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -194,61 +271,99 @@ class Checkpoints:
         """The newest checkpoint that is whole; None if there is none."""
         for path in self._by_age():
             try:
-                _check(path, _facts(path))
+                check_files(path, facts_of(path))
                 return path
             except StateError as wrong:
                 log.warning("%s; passed over", wrong)
         return None
 
-    def recover(self, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer) -> OwnState:
+    def recover(
+        self, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[OwnState, Path]:
         """Take optimizer and buffers from the newest checkpoint that can be used in this run; its parameters stay out.
+        What the learner itself was, and which one it is.
 
         Raises :class:`StateError` if there is none.
         """
         for path in self._by_age():
             try:
-                facts = _facts(path)
-                _check(path, facts)
-                tensors = _read_tensors(path, facts)
-                own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
-                found = from_state_dict({**facts.learner, **own}, layout)
-                if found[0].run_id != run_id:
-                    raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
-                state, _ = _unkeyed(tensors, facts)
-                check_buffers(model, state.buffers)
-                put_optimizer(model, optimizer, state)
-                put_buffers(model, state.buffers)
-                return found
+                check_files(path, facts_of(path))
+                return self.recover_from(path, run_id, layout, model, optimizer), path
             except StateError as wrong:
                 log.warning("%s; passed over", wrong)
             except Exception as wrong:  # of whatever kind, damage is no reason to end
                 log.warning("%s cannot be used (%s: %s); passed over", path, type(wrong).__name__, wrong)
         raise StateError("no checkpoint can be used", where=str(self.directory))
 
+    def recover_from(
+        self, path: Path, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> OwnState:
+        """The same of a certain one, whose files are as they were written. Raises :class:`StateError`, before anything
+        has changed."""
+        facts = facts_of(path)
+        tensors = read_tensors(path, facts, model)
+        own = {key.removeprefix(OWN): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        found = from_state_dict({**facts.learner, **own}, layout)
+        if found[0].run_id != run_id:
+            raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
+        state, _ = _unkeyed({key: t for key, t in tensors.items() if not key.startswith(BESIDE)}, facts)
+        check_buffers(model, state.buffers)
+        put_optimizer(model, optimizer, state)
+        put_buffers(model, state.buffers)
+        return found
+
     def _by_age(self) -> list[Path]:
         """The newest first."""
-        return sorted((self.directory / name for name in _names(self.directory)), key=_age, reverse=True)
+        return sorted((self.directory / name for name in names_in(self.directory)), key=age_of, reverse=True)
 
-    def load(self, path: Path, model: nn.Module, optimizer: Optimizers, learner: Learner | None) -> dict[str, Any]:
+    def load(
+        self,
+        path: Path,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner | None,
+    ) -> dict[str, Any]:
         """Take everything up where :meth:`save` was called, before the ``with`` block; returns its ``extra``.
 
-        ``learner`` None: its own part is left out. Raises :class:`StateError` for a checkpoint that is damaged or does
-        not fit; the model is then as it was, if it was not for something that only shows when it is put in.
+        ``learner`` None: its own part is left out. With any number of ranks, each of which calls it. Raises
+        :class:`StateError` for a checkpoint that is damaged or does not fit; the model is then as it was, if it was not
+        for something that only shows when it is put in.
         """
-        facts = _facts(path)
-        _check(path, facts)
-        tensors = _read_tensors(path, facts)
-        own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        return self.load_all(path, model, optimizer, learner)[0]
+
+    def load_own(self, path: Path, model: nn.Module, learner: Learner) -> None:
+        """Take up what :meth:`save_own` has saved. Raises :class:`StateError`."""
+        facts = facts_of(path)
+        check_files(path, facts)
+        tensors = read_tensors(path, facts, model)
+        learner.load_state_dict(facts.learner | {key.removeprefix(OWN): value for key, value in tensors.items()})
+
+    def load_all(
+        self,
+        path: Path,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner | None,
+        *,
+        same_life: bool = False,
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The same, with the tensors that were saved beside ``extra``; ``same_life``: as in
+        :meth:`gruppetto.Learner.load_state_dict`."""
+        facts = facts_of(path)
+        check_files(path, facts)
+        tensors = read_tensors(path, facts, model)
+        own = {key.removeprefix(OWN): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        beside = {key: tensors.pop(key) for key in list(tensors) if key.startswith(BESIDE)}
         state, parameters = _unkeyed(tensors, facts)
         _check_model(model, parameters, path)
         if learner is not None:
-            learner.load_state_dict({**facts.learner, **own})
+            learner.load_state_dict({**facts.learner, **own}, same_life=same_life)
         put_optimizer(model, as_one(optimizer), state)
         put_buffers(model, state.buffers)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(parameters[plain_name(name)])
-        return facts.extra
+                parameter.copy_(parameters[plain_name(name)])  # distributed alike, or plain both
+        return facts.extra, beside
 
 
 def _keyed(model: nn.Module, state: InnerState) -> dict[str, Tensor]:
@@ -258,7 +373,7 @@ def _keyed(model: nn.Module, state: InnerState) -> dict[str, Tensor]:
     return found
 
 
-def _unkeyed(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[InnerState, dict[str, Tensor]]:
+def _unkeyed(tensors: Mapping[str, Tensor], facts: Facts) -> tuple[InnerState, dict[str, Tensor]]:
     state = InnerState(kind=facts.optimizer, numbers={(name, key): value for name, key, value in facts.numbers})
     parameters: dict[str, Tensor] = {}
     for full, tensor in tensors.items():
@@ -274,97 +389,7 @@ def _unkeyed(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[InnerState, 
 
 
 def _is_own(key: str) -> bool:
-    return key.startswith("learner.")
-
-
-def _write_tensors(place: Path, tensors: dict[str, Tensor]) -> None:
-    dcp = _distributed_checkpoint()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it is one process we know
-        try:
-            dcp.save(tensors, storage_writer=dcp.HuggingFaceStorageWriter(str(place)), no_dist=True)
-        except dcp.CheckpointException as wrong:  # which is no Exception
-            raise OSError(_first_line(wrong)) from wrong
-
-
-def _read_tensors(path: Path, facts: _Facts) -> dict[str, Tensor]:
-    dcp = _distributed_checkpoint()
-    try:
-        tensors = {
-            key: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-            for key, (dtype, shape) in facts.tensors.items()
-        }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(path)), no_dist=True)
-    except (Exception, dcp.CheckpointException) as wrong:  # of many kinds, and none of them may end a learner
-        raise StateError(f"cannot be read ({type(wrong).__name__}: {_first_line(wrong)})", where=str(path)) from wrong
-    return tensors
-
-
-def _first_line(wrong: BaseException) -> str:
-    """A failure of distributed checkpoints carries one for each rank, with tracebacks."""
-    each = getattr(wrong, "failures", {})
-    inner = next((value[0] for value in each.values()), wrong)
-    return str(inner).splitlines()[0] if str(inner) else type(inner).__name__
-
-
-def _distributed_checkpoint() -> Any:
-    """Seconds of imports: only when there is something to write or to read."""
-    from torch.distributed import checkpoint
-
-    if not hasattr(checkpoint, "HuggingFaceStorageWriter"):
-        raise StateError(
-            f"torch {torch.__version__} cannot write checkpoints as safetensors",
-            where="Checkpoints",
-            fix="use torch 2.8 or newer, or no checkpoints",
-        )
-    return checkpoint
-
-
-def _names(directory: Path) -> list[str]:
-    """Of whole checkpoints, or what once was one."""
-    try:
-        return [e.name for e in directory.iterdir() if (e / FACTS_FILE).is_file() and not e.name.endswith(TEMPORARY)]
-    except OSError:
-        return []
-
-
-def _age(path: Path) -> tuple[int, str]:
-    """By when it was written."""
-    try:
-        return (path / FACTS_FILE).stat().st_mtime_ns, path.name
-    except OSError:
-        return 0, path.name
-
-
-def _facts(path: Path) -> _Facts:
-    try:
-        facts = msgspec.json.decode((path / FACTS_FILE).read_bytes(), type=_Facts)
-    except OSError as wrong:
-        raise StateError(f"is no whole checkpoint ({wrong.strerror})", where=str(path)) from wrong
-    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
-        raise StateError(f"is damaged ({wrong})", where=str(path)) from wrong
-    if facts.format not in (1, FORMAT):
-        raise StateError(f"has format {facts.format}, not {FORMAT}", where=str(path))
-    if (facts.digest or facts.format != 1) and facts.digest != _digest_of_facts(facts):
-        raise StateError(f"{FACTS_FILE} is damaged", where=str(path))
-    return facts
-
-
-def _digest_of_facts(facts: _Facts) -> str:
-    return digest_of(msgspec.json.encode(msgspec.structs.replace(facts, digest="")))
-
-
-def _check(path: Path, facts: _Facts) -> None:
-    for name, (size, digest) in facts.files.items():
-        file = path / Path(name).name
-        try:
-            fine = file.stat().st_size == size and _digest(file) == digest
-        except OSError as wrong:
-            raise StateError(f"lacks {name} ({wrong.strerror})", where=str(path)) from wrong
-        if not fine:
-            raise StateError(f"{name} is damaged", where=str(path))
+    return key.startswith(OWN)
 
 
 def _check_model(model: nn.Module, parameters: Mapping[str, Tensor], path: Path) -> None:
@@ -375,12 +400,3 @@ def _check_model(model: nn.Module, parameters: Mapping[str, Tensor], path: Path)
         raise StateError(
             f"is of another model ({wrong!r} differs)", where=str(path), fix="build the model it was saved with"
         )
-
-
-def _digest(path: Path) -> str:
-    """Of a file, by its chunks: a digest of digests."""
-    digests = []
-    with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
-            digests.append(digest_of(chunk))
-    return digest_of("".join(digests).encode())

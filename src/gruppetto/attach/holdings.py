@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gruppetto.attach import apply
 from gruppetto.attach.inbox import Inbox
+from gruppetto.attach.receipts import Receipts
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.snapshot import Snapshots, pool_for
 from gruppetto.errors import StateError
@@ -41,6 +42,7 @@ class Holdings:
         """``by_agreement``: what arrives waits in :attr:`inbox` until all ranks of the learner have their part."""
         self.model = model
         self.inbox = Inbox(model) if by_agreement else None
+        self.receipts = Receipts()
         self._restored: Mapping[str, Tensor] = {}
         self._restored_cut = ""
         self._pool = LeasePool()
@@ -110,6 +112,8 @@ class Holdings:
         """Base and snapshot of a fragment, held for the caller."""
         assert self._snapshots is not None
         base, theta = self._bases[answer.fragment], self._snapshots.get(answer.fragment)
+        if self.inbox is not None:
+            self.receipts.asked(answer)
         if self._keep_sent:
             self._release_sent(answer.fragment)
             self._sent[answer.fragment] = theta.hold()
@@ -245,7 +249,10 @@ class Holdings:
         return self.model.to_global(bases)
 
     def rests_by_name(self) -> dict[str, Tensor]:
-        """A copy of what is owed, likewise; nothing at all if nothing is."""
+        """A copy of what is owed, likewise; nothing at all if nothing is, or if it is owed by many ranks: each knows
+        what it supplies, and other ranks would supply something else."""
+        if self.inbox is not None:
+            return {}
         if not self._rests:
             return self.model.to_global({name: values.clone() for name, values in self._restored_rests.items()})
         rests = self.model.empty_bases()

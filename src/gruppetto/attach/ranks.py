@@ -117,7 +117,18 @@ def ranks_of(model: nn.Module, process_group: Any) -> Any:
     ``process_group`` if there is one; else that of DistributedDataParallel; else all that take part in
     ``torch.distributed``, which the meshes of distributed parameters must span. Raises :class:`LayoutError`.
     """
-    if not (dist.is_available() and dist.is_initialized()):
+    begun = dist.is_available() and dist.is_initialized()
+    if process_group is not None and not (begun and isinstance(process_group, dist.ProcessGroup)):
+        if begun and process_group == dist.GroupMember.NON_GROUP_MEMBER:
+            what = "does not hold this process"
+        elif begun:
+            what = f"is {process_group!r:.80}, which is no process group"
+        else:
+            what = f"is {process_group!r:.80}, but torch.distributed has not begun in this process"
+        raise LayoutError(
+            what, where="Learner.process_group", fix="pass what torch.distributed.new_group gave, or nothing"
+        )
+    if not begun:
         return None
     group = process_group
     if group is None:

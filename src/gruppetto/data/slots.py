@@ -164,12 +164,7 @@ class Slots(IterableDataset[Item]):
             place = learner.place
             if place.incarnation != life:
                 life, slot, cursor = place
-                if slot >= self._num_slots:
-                    raise LayoutError(
-                        f"the syncer leases slot {slot}, but the data is cut for {self._num_slots}",
-                        where=_WHERE,
-                        fix="pass num_slots= as the run has it",
-                    )
+                self._check_slots(learner, slot)
                 if self._at is not None and self._at[0] == life:
                     cursor = self._at[1]
                 stream = self._source.open(slot, cursor)
@@ -177,6 +172,20 @@ class Slots(IterableDataset[Item]):
                 item = next(stream)
                 cursor += 1
                 yield item, life, cursor
+
+    def _check_slots(self, learner: Rider, slot: int) -> None:
+        """Of too few slots some have no data, of too many some data has no slot. ``run`` is asked for if there is one.
+
+        Whether all learners have the same data and seed nobody can see.
+        """
+        told = getattr(learner, "run", {}).get("num_slots")
+        if told not in (None, self._num_slots) or slot >= self._num_slots:
+            its = f"the run has {told} slots" if told is not None else f"the syncer leases slot {slot}"
+            raise LayoutError(
+                f"{its}, but the data is cut for {self._num_slots}",
+                where=_WHERE,
+                fix="pass num_slots= as the run has it",
+            )
 
     # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
 

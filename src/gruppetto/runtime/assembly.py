@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gruppetto.errors import ProtocolError
-from gruppetto.numerics.codec import Buffer, Codec
+from gruppetto.numerics.codec import CASTS, Buffer, Codec
 from gruppetto.numerics.fragments import FragmentSpec
 from gruppetto.numerics.runs import Runs
 from gruppetto.runtime.intake import Body, Intake, Upload
@@ -99,13 +99,8 @@ class PieceUpload:
         self._over = False
         assembly.expect(runs)
 
-    def write(self, chunk: Buffer) -> None:
-        """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
-        data = octets(chunk)
-        if len(data) > self.missing_bytes:
-            raise ProtocolError(f"the body is longer than the {self.length} bytes it should have")
-        self.missing_bytes -= len(data)
-        self._crc = checksum(data, self._crc)
+    def _put(self, data: memoryview) -> None:
+        """Where it belongs."""
         buffer = self._assembly.buffer
         while len(data):
             start, stop = self._places.pop()
@@ -115,6 +110,18 @@ class PieceUpload:
                 self._places.append((start + len(part), stop))
             data = data[len(part) :]
 
+    def _complete(self) -> None:
+        """All of it is here, and undamaged."""
+
+    def write(self, chunk: Buffer) -> None:
+        """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
+        data = octets(chunk)
+        if len(data) > self.missing_bytes:
+            raise ProtocolError(f"the body is longer than the {self.length} bytes it should have")
+        self.missing_bytes -= len(data)
+        self._crc = checksum(data, self._crc)
+        self._put(data)
+
     def finish(self) -> Body | None:
         """The whole answer, if this was what it lacked. Raises :class:`ProtocolError` for a piece that is damaged."""
         if self.missing_bytes:
@@ -122,6 +129,7 @@ class PieceUpload:
         if self._crc != self._expected_crc:
             raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
         self._over = True
+        self._complete()
         return self._assembly.came(self._runs)
 
     def __enter__(self) -> Self:
@@ -135,12 +143,40 @@ class PieceUpload:
             self._assembly.failed(self._runs)
 
 
-class Assemblies(Generic[Key]):
-    """The answers of which some pieces are here, by whatever names an answer. Their buffers come from ``intake``."""
+class _BlockUpload(PieceUpload):
+    """A piece in an encoding of blocks, which is decoded when it is whole."""
 
-    def __init__(self, intake: Intake) -> None:
-        self.intake = intake
+    def __init__(self, assembly: _Assembly, runs: Runs, crc: int, codec: Codec) -> None:
+        super().__init__(assembly, runs, crc)
+        self._codec = codec
+        self.length = self.missing_bytes = codec.payload_bytes(runs.numel)
+        self._payload = bytearray()
+
+    def _put(self, data: memoryview) -> None:
+        self._payload += data
+
+    def _complete(self) -> None:
+        if not self._assembly.over:  # else it has no room any more
+            values = self._codec.decode(self._payload, self._runs.numel)
+            super()._put(octets(values.view(np.uint8)))
+        self._payload = bytearray()
+
+
+class Assemblies(Generic[Key]):
+    """The answers of which some pieces are here, by whatever names an answer. Their buffers come from ``intake``.
+
+    ``codec``: how the pieces are encoded; that of ``intake`` unless it has blocks.
+    """
+
+    def __init__(self, intake: Intake, codec: Codec | None = None) -> None:
+        self.intake, self.codec = intake, codec or intake.codec
         self._open: dict[Key, _Assembly] = {}
+
+    @classmethod
+    def of(cls, codec: Codec, largest_numel: int, num_bodies: int) -> Self:
+        """For pieces in ``codec``, with room for so many answers."""
+        whole = codec if codec.block_numel == 1 else CASTS["fp32"]
+        return cls(Intake(whole, largest_numel, num_bodies), codec)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -152,11 +188,9 @@ class Assemblies(Generic[Key]):
 
     def check(self, runs: Runs, length: int) -> None:
         """Raises :class:`ProtocolError` if ``length`` bytes cannot be this piece."""
-        if self.intake.codec.block_numel > 1:
-            raise ProtocolError(f"an answer in {self.intake.codec.name} comes whole, not in pieces")
-        expected = self.intake.codec.payload_bytes(runs.numel)
+        expected = self.codec.payload_bytes(runs.numel)
         if not expected or length != expected:
-            raise ProtocolError(f"a {self.intake.codec.name} piece has {expected} bytes, {length} are announced")
+            raise ProtocolError(f"a {self.codec.name} piece has {expected} bytes, {length} are announced")
 
     def open(self, key: Key, spec: FragmentSpec, runs: Runs, length: int, crc: int) -> PieceUpload:
         """Begin to take in a piece, while there is room. Raises :class:`ProtocolError` if it can be none."""
@@ -164,6 +198,8 @@ class Assemblies(Generic[Key]):
         assembly = self._open.get(key)
         if assembly is None:
             assembly = self._open[key] = _Assembly(spec, self.intake.codec, self.intake)
+        if self.codec.block_numel > 1:
+            return _BlockUpload(assembly, runs, crc, self.codec)
         return PieceUpload(assembly, runs, crc)
 
     def finish(self, key: Key, upload: PieceUpload) -> Body | None:

@@ -126,6 +126,8 @@ class LearnerClient:
         self.backlog = Backlog()
         self.reconnects = 0
         """Connections lost and made again."""
+        self.on_taken: Callable[[Answer, int], None] | None = None
+        """Told instead of the core: of many ranks any one may hear that a contribution has been taken."""
         self._leads, self._also = also is not None, also or _alone
         self._tensors, self._layout, self._library = tensors, layout, library
         self._rng = random.Random(core.session) if rng is None else rng
@@ -195,8 +197,10 @@ class LearnerClient:
                     self._begin_search(action)
                 case KeepRest():
                     self._tensors.keep_rest(action)
+                    also(action)
                 case DropRests():
                     self._tensors.drop_rests()
+                    also(action)
                 case _:
                     raise AssertionError(f"not for the network: {action}")
         self._stir()
@@ -470,12 +474,6 @@ class LearnerClient:
         for way, codec, known in (("uplink", frame.uplink, CODECS), ("downlink", frame.downlink, CASTS)):
             if codec not in known:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
-        if self._leads and CODECS[frame.uplink].keeps_rest:
-            raise SettingError(
-                f"{frame.uplink} goes in blocks, which a learner of several ranks cannot share out",
-                where="codec.uplink",
-                fix='set codec.uplink = "bf16" (or "fp32") at the syncer',
-            )
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)
             self.transfers.cut(parts, CODECS[frame.uplink])
@@ -556,6 +554,9 @@ class LearnerClient:
 
     def _taken(self, answer: Answer, tokens: int) -> None:
         """The syncer has taken a contribution; the lock is held."""
+        if self.on_taken is not None:
+            self.on_taken(answer, tokens)  # the core hears of it when all ranks have said what they have heard
+            return
         self._step(Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens))
 
     def _is_over(self, answer: Answer) -> bool:

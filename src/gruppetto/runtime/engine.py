@@ -139,7 +139,7 @@ class Engine:
         largest_numel = max(spec.numel for spec in parts.fragments)
         self.contributions = Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         self.seeds = Intake(CODECS["fp32"], largest_numel, 1)
-        self.halves: Assemblies[Answer] = Assemblies(Intake(CODECS[setting.uplink], largest_numel, setting.max_bodies))
+        self.halves: Assemblies[Answer] = Assemblies.of(CODECS[setting.uplink], largest_numel, setting.max_bodies)
         """Contributions of learners of many ranks, of which some pieces are here."""
         self.seed_halves: Assemblies[tuple[str, int, Fragment]] = Assemblies(
             Intake(CODECS["fp32"], largest_numel, SEEDS_A_TIME)
@@ -313,14 +313,13 @@ class Engine:
     def _fold(self, action: Fold) -> None:
         body, self._at_the_door = self._at_the_door, None
         assert body is not None, "a contribution is decided on with its bytes at hand"
-        codec = self.contributions.codec
 
         def done(cosine: float | None) -> None:
             body.release()
             self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine))
 
         def fold() -> float | None:
-            return self.parameters.fold(action.fragment, body, codec, action.weight, action.caps)
+            return self.parameters.fold(action.fragment, body, body.codec, action.weight, action.caps)
 
         self._merger.submit(fold, done, self._fail)
 
@@ -429,7 +428,7 @@ class Engine:
             layout_hash=self.layout.layout_hash,
             fragmentation_hash=self.parameters.parts.fragmentation_hash,
             liveness_s=self.protocol.liveness_s,
-            run=dict(self.setting.run),
+            run={**self.setting.run, "num_slots": self.protocol.slots},
         )
 
     def _write_header(self, made_of: Mapping[str, object]) -> None:

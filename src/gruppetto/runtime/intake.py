@@ -27,10 +27,12 @@ INSPECT_BYTES = 1 << 18
 
 
 class Body:
-    """A whole, checked body in a borrowed buffer. Give it back with ``release``."""
+    """A whole, checked body in a borrowed buffer, as ``codec`` writes it. Give it back with ``release``."""
 
-    def __init__(self, payload: memoryview, inspection: Inspection, give_back: Callable[[], None]) -> None:
-        self.payload, self.inspection = payload, inspection
+    def __init__(
+        self, payload: memoryview, codec: Codec, inspection: Inspection, give_back: Callable[[], None]
+    ) -> None:
+        self.payload, self.codec, self.inspection = payload, codec, inspection
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
@@ -50,7 +52,7 @@ class Upload:
         self, spec: FragmentSpec, codec: Codec, crc: int, buffer: NDArray[np.uint8], give_back: Callable[[], None]
     ) -> None:
         assert len(buffer) == codec.payload_bytes(spec.numel)
-        self.buffer, self._give_back = buffer, give_back
+        self.buffer, self._codec, self._give_back = buffer, codec, give_back
         self._inspector = ChunkInspector(spec, codec)
         self._expected_crc, self._crc = crc, 0
         self._arrived = self._inspected = 0
@@ -78,13 +80,13 @@ class Upload:
             raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
         self._inspect_up_to(self._arrived)
         self._over = True
-        return Body(self.buffer.data, self._inspector.finish(), self._give_back)
+        return Body(self.buffer.data, self._codec, self._inspector.finish(), self._give_back)
 
     def fill(self) -> Body:
         """The body, when others have written all of the buffer and checked what they wrote."""
         self._inspect_up_to(len(self.buffer))
         self._over = True
-        return Body(self.buffer.data, self._inspector.finish(), self._give_back)
+        return Body(self.buffer.data, self._codec, self._inspector.finish(), self._give_back)
 
     def give_up(self) -> None:
         """The body will not be whole; the buffer is free again. Harmless when it is over already."""

@@ -245,7 +245,9 @@ class Transfers:
         codec = self.uplink
         assert codec is not None
         answer, share = offer.answer, self._tensors.share(offer.answer.fragment)
-        payload_bytes = codec.payload_bytes(offer.base.values.size)
+        # A block never lies at two ranks: what is supplied is encoded by itself.
+        apart = share if codec.block_numel > 1 else None
+        payload_bytes = codec.payload_bytes(offer.base.values.size if apart is None else apart.supplied.numel)
         lease = self._bodies.lend(-(-payload_bytes // 4))
         whole = lease.values.view(np.uint8)[:payload_bytes]
         try:
@@ -253,10 +255,10 @@ class Transfers:
                 if self._is_over(answer):
                     return
                 offer.theta.ready()
-                self._encode(offer, codec, whole)
+                self._encode(offer, codec, apart, whole)
             finally:
                 offer.release()
-            body, runs = _supplied(whole, codec.word_bytes, share)
+            body, runs = _supplied(whole, codec.word_bytes, share) if apart is None else (whole, apart.supplied)
             attempt = 0
             while body.size and not self._is_over(answer):
                 try:
@@ -278,20 +280,38 @@ class Transfers:
         finally:
             lease.release()
 
-    def _encode(self, offer: Offer, codec: Codec, body: NDArray[np.uint8]) -> None:
-        """A coarse encoding says what is owed too, and what it leaves is noted before a byte leaves."""
+    def _encode(self, offer: Offer, codec: Codec, apart: Share | None, body: NDArray[np.uint8]) -> None:
+        """A coarse encoding says what is owed too, and what it leaves is noted before a byte leaves. ``apart``: only
+        what this rank supplies is encoded, and owed."""
+        base, theta = offer.base.values, offer.theta.values
         if not codec.keeps_rest:
-            encode_difference(offer.base.values, offer.theta.values, codec, body)
+            encode_difference(base, theta, codec, body)
             return
         left = self._tensors.lend(offer.answer.fragment)
         owed = None if offer.rest is None else offer.rest.values
-        encode_with_rest(offer.base.values, offer.theta.values, owed, codec, left.values, body)
+        if apart is None:
+            encode_with_rest(base, theta, owed, codec, left.values, body)
+        else:
+            rest = np.empty(apart.supplied.numel, np.float32)
+            mine = None if owed is None else _at(owed, apart.places)
+            encode_with_rest(_at(base, apart.places), _at(theta, apart.places), mine, codec, rest, body)
+            left.values[:] = 0.0
+            offset = 0
+            for start, stop in apart.places:
+                left.values[start:stop] = rest[offset : offset + stop - start]
+                offset += stop - start
         with self._news:
             self._tensors.left(offer.answer, left)
 
     async def _before_retry(self, attempt: int) -> None:
         """A pause that grows with the attempts, counted from 0, and differs between learners."""
         await asyncio.sleep(self._rng.uniform(0.5, 1.0) * min(LONGEST_RETRY_S, FIRST_PAUSE_S * 2**attempt))
+
+
+def _at(vector: NDArray[np.float32], places: Runs) -> NDArray[np.float32]:
+    """The elements at these places, end to end."""
+    parts = [vector[start:stop] for start, stop in places]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts or [vector[:0]])
 
 
 def _supplied(body: NDArray[np.uint8], word_bytes: int, share: Share | None) -> tuple[NDArray[np.uint8], Runs | None]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gruppetto.attach.rendezvous import init_process_group
 from gruppetto.errors import SettingError
 from gruppetto.train.batches import Batches
 
@@ -43,7 +44,7 @@ def gather_place() -> Place:
     if not (dist.is_available() and dist.is_torchelastic_launched()):
         return Place()
     if not dist.is_initialized():
-        dist.init_process_group("gloo")
+        init_process_group("gloo")
     return Place(rank=dist.get_rank(), size=dist.get_world_size())
 
 

@@ -167,7 +167,7 @@ class VirtualSyncer:
 
     def _body(self, fragment: Fragment, payload: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], codec: Codec) -> Body:
         seen = inspect(payload, codec, self.parts.fragments[fragment])
-        return Body(payload.data, seen, lambda: None)
+        return Body(payload.data, codec, seen, lambda: None)
 
 
 class Offered:

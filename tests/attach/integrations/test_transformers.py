@@ -146,7 +146,7 @@ def test_a_training_that_ends_first_gives_its_work_and_goes_on_from_a_checkpoint
 
 def test_its_data_is_where_the_run_says(syncer: Start, tmp_path: Path) -> None:
     """Though the Trainer's loader fetches ahead, and though its checkpoint would have it pass over batches."""
-    running = syncer(**LOCK_STEP)
+    running = syncer(**LOCK_STEP, num_slots=1)
     seen: list[int] = []
 
     class Numbered(list):  # type: ignore[type-arg]
