@@ -9,7 +9,9 @@ outer            what is done with the merged gradient: the definitions, presets
 codec            how values become bytes
 inspection       norms and the finite check, chunk by chunk, before anything is folded
 accumulate       the merge as it runs: fold by fold, then one fused outer step
-kernels          the compiled loops under codec, inspection and accumulate
+kernels          the compiled passes under codec, inspection and accumulate
+reading          ... how words are turned into values there, squares: how they are measured, writing: how they are made
+compiling        ... and how all that is compiled
 words            what a word of a payload means, one element or a block of them
 oracle           textbook synchronous DiLoCo, which the tests measure the rest against
 ===============  ====================================================================================
