@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gruppetto.numerics import compiling, kernels, reading, squares, words, writing
 from gruppetto.numerics.accumulate import Accumulator
 from gruppetto.numerics.codec import CODECS, encode_difference, encode_with_rest
+from gruppetto.numerics.downlink import follow, take_step
 from gruppetto.numerics.fragments import FragmentSpec, Piece
 from gruppetto.numerics.kernels import BLOCK, BLOCK_ERROR
 
@@ -24,6 +25,8 @@ COMPILED = (
     "nesterov_step",
     "sgd_step",
     "sample_products",
+    "take_step",
+    "follow",
 )
 
 
@@ -64,6 +67,9 @@ def test_no_kind_of_caller_makes_a_kernel_compile_again() -> None:
         if codec.keeps_rest:
             encode_with_rest(values, values[::-1], None, codec, left=np.empty(6, np.float32))
             encode_with_rest(values, values[::-1], values, codec, left=np.empty(6, np.float32))
+            step, left, _ = take_step(values, values[::-1].copy(), None, codec)
+            take_step(values, values.copy(), left, codec, left=np.empty(6, np.float32))
+            follow(values, step.tobytes(), codec)
         for form in (payload, payload.tobytes(), bytearray(payload), memoryview(payload), payload.tobytes() * 1):
             running.fold_encoded(form, codec, 2)
         running.fold_encoded(memoryview(b"?" + payload.tobytes())[1:], codec, 1.5)

@@ -35,11 +35,13 @@ __all__ = [
     "encode_difference",
     "encode_with_rest",
     "fold",
+    "follow",
     "nesterov_step",
     "read_only",
     "sample_products",
     "sgd_step",
     "sum_squares",
+    "take_step",
     "warm",
 ]
 
@@ -196,6 +198,40 @@ def encode_with_rest(base: Float32, theta: Float32, rest: Float32, words: Any, l
             over[i] = v[i] - said[i]
 
 
+@kernel
+def take_step(before: Float32, after: Float32, rest: Float32, words: Any, left: Float32) -> float:
+    """words ← the payload of v = (after − before) + rest, left ← v − q and after ← before + q, where q is what the
+    payload says. Returns ‖after‖². ``rest`` of no elements is one of zeros."""
+    scratch, wanted, size = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), 0.0
+    for lo in range(0, before.shape[0], BLOCK):
+        block, new, over = before[lo : lo + BLOCK], after[lo : lo + BLOCK], left[lo : lo + BLOCK]
+        v = wanted[: block.shape[0]]
+        for i in range(block.shape[0]):
+            v[i] = new[i] - block[i]
+        if rest.shape[0] > 0:
+            more = rest[lo : lo + BLOCK]
+            for i in range(block.shape[0]):
+                v[i] += more[i]
+        put(v, words, lo)
+        said = values(words, lo, lo + block.shape[0], scratch)
+        for i in range(block.shape[0]):
+            over[i] = v[i] - said[i]
+            new[i] = block[i] + said[i]
+        size += block_squares(new)
+    return size
+
+
+@kernel
+def follow(before: Float32, words: Any, into: Float32) -> None:
+    """into ← before + what the payload says: the bits of :func:`take_step`, on any machine."""
+    scratch = np.empty(BLOCK, np.float32)
+    for lo in range(0, before.shape[0], BLOCK):
+        block, out = before[lo : lo + BLOCK], into[lo : lo + BLOCK]
+        said = values(words, lo, lo + block.shape[0], scratch)
+        for i in range(block.shape[0]):
+            out[i] = block[i] + said[i]
+
+
 @reduction
 def _nesterov_block(
     total: Float32, scale: np.float32, theta: Float32, b: Float32, lr: np.float32, momentum: np.float32
@@ -291,5 +327,7 @@ def warm(codecs: Collection[str] | None = None) -> None:
         encode_difference(read_only(one), read_only(one), words)
         if isinstance(words, tuple):
             encode_with_rest(read_only(one), read_only(one), read_only(one), words, one.copy())
+            take_step(read_only(one), one.copy(), read_only(one), words, one.copy())
+            follow(read_only(one), given, one.copy())
     nesterov_step(one, starts, stops, one.copy(), one.copy(), one.copy(), half, half)
     sgd_step(one, starts, stops, one.copy(), one.copy(), half)
