@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from gruppetto.train.setting import TrainSetting
 
 RUNS = {
-    "fp32": ("fp32", True),
-    "bf16": ("bf16", True),
-    "int8 + rest": ("int8", True),
-    "int4 + rest": ("int4", True),
-    "fp4-e3m0 + rest": ("fp4-e3m0", True),
-    "int4 alone": ("int4", False),
-    "fp4-e3m0 alone": ("fp4-e3m0", False),
+    "fp32": ("fp32", True, "fp32"),
+    "bf16": ("bf16", True, "fp32"),
+    "int8 + rest": ("int8", True, "fp32"),
+    "int4 + rest": ("int4", True, "fp32"),
+    "fp4-e3m0 + rest": ("fp4-e3m0", True, "fp32"),
+    "int4 alone": ("int4", False, "fp32"),
+    "fp4-e3m0 alone": ("fp4-e3m0", False, "fp32"),
+    "fp32, bf16 down": ("fp32", True, "bf16"),
+    "fp32, delta down": ("fp32", True, "delta"),
+    "fp32, delta-int4 down": ("fp32", True, "delta-int4"),
+    "int4 + rest, delta down": ("int4", True, "delta"),
+    "int4 + rest, delta-int4 down": ("int4", True, "delta-int4"),
 }
-"""By name: the uplink, and whether its rests are said later."""
-DATA_PARALLEL_BITS, PERIOD = 16.0, 24
+"""By name: the uplink, whether its rests are said later, and the downlink."""
+DATA_PARALLEL_BITS, RING, PERIOD = 16.0, 2.0, 24
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def run(job: Job, setting: TrainSetting, data: Data) -> dict[str, Any]:
     from gruppetto.protocol import ProtocolSetting
     from gruppetto.train.virtual import VirtualSetting, train_virtually
 
-    uplink, feedback = RUNS[job.run]
+    uplink, feedback, downlink = RUNS[job.run]
     protocol = ProtocolSetting(
         num_learners=job.learners,
         rounds=job.rounds,
@@ -64,31 +69,36 @@ def run(job: Job, setting: TrainSetting, data: Data) -> dict[str, Any]:
         num_fragments=job.sync_period,
         min_quorum=job.learners,
     )
-    result = train_virtually(setting, data, protocol, VirtualSetting(uplink=uplink, feedback=feedback, jitter=0.0))
+    virtual = VirtualSetting(uplink=uplink, feedback=feedback, downlink=downlink, jitter=0.0)
+    result = train_virtually(setting, data, protocol, virtual)
     return {"loss": result.loss, "participation": result.participation}
 
 
 def report(done: dict[str, Any], jobs: list[Job]) -> str:
     """The table, over the seeds for which every run is there."""
-    from gruppetto.numerics.codec import CODECS
+    from gruppetto.numerics import CODECS, DOWNLINKS
 
+    learners = jobs[0].learners
     seeds = sorted({job.seed for job in jobs if all(j.name in done for j in jobs if j.seed == job.seed)})
     lines = [
-        "| uplink | bits an element | held-out nats by seed | beside fp32, mean | worst | less than data parallel |",
-        "|---|---|---|---|---|---|",
+        "| encoding | bits up and down | held-out nats by seed | beside fp32, mean | worst | fewer bytes, up | both ways |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name, (codec, _) in RUNS.items():
+    for name, (codec, _, downlink) in RUNS.items():
         of_run = {job.seed: job for job in jobs if job.run == name}
         losses = [done[of_run[seed].name]["loss"] for seed in seeds]
         fp32 = {job.seed: done[job.name]["loss"] for job in jobs if job.run == "fp32" and job.seed in seeds}
         ratios = [loss / fp32[seed] - 1 for seed, loss in zip(seeds, losses, strict=True)]
-        bits = CODECS[codec].bits
-        # Every gradient of every step, against every element once in H steps.
-        less = DATA_PARALLEL_BITS * PERIOD / bits
+        bits, down = CODECS[codec].bits, DOWNLINKS[downlink].usual.bits
+        # A ring sends each gradient 2 · (M − 1) / M times in every step and receives it as often; here every element
+        # goes up once in H steps, and comes down once.
+        ring = RING * (learners - 1) / learners * DATA_PARALLEL_BITS * PERIOD
         told = ", ".join(f"{loss:.4f}" for loss in losses)
         mean, worst = (f"{r:+.2%}" for r in (statistics.fmean(ratios or [0.0]), max(ratios or [0.0], key=abs)))
-        lines.append(f"| {name} | {bits:g} | {told} | {mean} | {worst} | {less:.0f} times |")
-    return "\n".join([*lines, "", f"{len(seeds)} seeds; bytes up, at H = {PERIOD}, against gradients in bfloat16"])
+        less = f"{ring / bits:.0f} times | {2 * ring / (bits + down):.0f} times"
+        lines.append(f"| {name} | {bits:g} + {down:g} | {told} | {mean} | {worst} | {less} |")
+    against = f"at H = {PERIOD}, against a ring all-reduce of bfloat16 gradients among {learners}"
+    return "\n".join([*lines, "", f"{len(seeds)} seeds; fewer bytes {against}"])
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ sums, in which the value itself is kept.
 >>> before, after = np.float32([1.0, 2.0]), np.float32([1.5, 1.9])
 >>> words, left, finite = take_step(before, after, None, CODECS["int4"])
 >>> after.round(3), left.round(3)
-(array([1.5  , 1.929], dtype=float32), array([-0.001, -0.029], dtype=float32))
+(array([1.502, 1.928], dtype=float32), array([-0.002, -0.028], dtype=float32))
 >>> bool((follow(before, words, CODECS["int4"]) == after).all())
 True
 """
