@@ -219,7 +219,10 @@ def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str 
         ("[merge]\nrules = 3", "merge.rules: is 3; use a list"),
         ('[fragments]\nhow = "slice"', "fragments.how: is 'slice'; use one of balanced"),
         ('[codec]\nuplink = "zip"', "codec.uplink: is 'zip'; use one of bf16, fp32, fp4-e3m0, int4, int8"),
-        ('[codec]\ndownlink = "int4"', "codec.downlink: is 'int4', which is for differences; use one of bf16, fp32"),
+        (
+            '[codec]\ndownlink = "int4"',
+            "codec.downlink: is 'int4', which is for differences; use one of bf16, delta, delta-int4, fp32",
+        ),
         ('[syncer]\nlisten = "7171"', "syncer.listen: is '7171'; use HOST:PORT"),
         ('[syncer]\nlisten = "localhost:99999"', "syncer.listen: is 'localhost:99999'; use HOST:PORT"),
         ("[train]\nbatch_size = 0", "train.batch_size: is 0; use 1 or more"),

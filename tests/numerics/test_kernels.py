@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import inspect as inspect_source
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gruppetto.numerics import kernels
+from gruppetto.numerics import compiling, kernels, reading, squares, words, writing
 from gruppetto.numerics.accumulate import Accumulator
 from gruppetto.numerics.codec import CODECS, encode_difference, encode_with_rest
+from gruppetto.numerics.downlink import follow, take_step
 from gruppetto.numerics.fragments import FragmentSpec, Piece
 from gruppetto.numerics.kernels import BLOCK, BLOCK_ERROR
 
@@ -21,6 +25,8 @@ COMPILED = (
     "nesterov_step",
     "sgd_step",
     "sample_products",
+    "take_step",
+    "follow",
 )
 
 
@@ -61,6 +67,9 @@ def test_no_kind_of_caller_makes_a_kernel_compile_again() -> None:
         if codec.keeps_rest:
             encode_with_rest(values, values[::-1], None, codec, left=np.empty(6, np.float32))
             encode_with_rest(values, values[::-1], values, codec, left=np.empty(6, np.float32))
+            step, left, _ = take_step(values, values[::-1].copy(), None, codec)
+            take_step(values, values.copy(), left, codec, left=np.empty(6, np.float32))
+            follow(values, step.tobytes(), codec)
         for form in (payload, payload.tobytes(), bytearray(payload), memoryview(payload), payload.tobytes() * 1):
             running.fold_encoded(form, codec, 2)
         running.fold_encoded(memoryview(b"?" + payload.tobytes())[1:], codec, 1.5)
@@ -73,3 +82,19 @@ def test_a_read_only_view_shares_memory_and_leaves_the_original_writable() -> No
     view = kernels.read_only(original)
     original[0] = 1
     assert view[0] == 1 and not view.flags.writeable
+
+
+def test_what_is_compiled_is_kept_for_this_state_of_all_its_sources() -> None:
+    """A body in another file is part of a pass: the cache on disk has to notice when it changes."""
+    made_of = {
+        Path(inspect_source.getfile(module)) for module in (compiling, kernels, reading, squares, words, writing)
+    }
+    assert {Path(compiling.__file__).with_name(f"{name}.py") for name in compiling.SOURCES} == made_of
+    cache = kernels.fold._cache  # type: ignore[attr-defined]
+    (signature, *_) = kernels.fold.signatures  # type: ignore[attr-defined]
+    codegen = kernels.fold.targetctx.codegen()  # type: ignore[attr-defined]
+    before = cache._index_key(signature, codegen)
+    assert before == cache._index_key(signature, codegen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(cache), "stamp", ((0, 0),))
+        assert cache._index_key(signature, codegen) != before

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gruppetto.errors import SettingError
-from gruppetto.numerics import OUTER_PRESETS, Layout, TensorSpec
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics import DOWNLINKS, OUTER_PRESETS, Layout, TensorSpec
 from gruppetto.protocol.messages import Answer, ClipCause, Clipping, Rejection, RejectionReason
 from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.units import Fragment, Version
@@ -139,7 +138,7 @@ def test_a_piece_that_begins_at_zero_has_the_yardstick_of_its_fragment_or_of_the
     sizes = (8, 4, 4)
     layout = Layout(tensors=tuple(TensorSpec(name=f"w{i}", shape=(n,), dtype="float32") for i, n in enumerate(sizes)))
     parts = cut(layout, 2)
-    made = Parameters(parts, rules=merge_rules(layout), outer=OUTER_PRESETS["paper"], downlink=CODECS["fp32"])
+    made = Parameters(parts, rules=merge_rules(layout), outer=OUTER_PRESETS["paper"], downlink=DOWNLINKS["fp32"])
     assert [[piece.name for piece in spec.pieces] for spec in parts.fragments] == [["w0"], ["w1", "w2"]]
     made.restore(Fragment(0), Version(0), np.zeros(8, np.float32), ())
     made.restore(Fragment(1), Version(0), np.float32([0, 0, 0, 0, 3, 3, 3, 3]), ())
@@ -154,7 +153,9 @@ def test_more_than_may_be_gathered_is_refused_with_the_fix(monkeypatch):
     layout = Layout(tensors=(TensorSpec(name="w", shape=(8,), dtype="float32"),))
     merge = (("w", "median"),)
     rules = merge_rules(layout, merge)
-    made = Parameters(cut(layout, 1, merge=merge), rules=rules, outer=OUTER_PRESETS["paper"], downlink=CODECS["fp32"])
+    made = Parameters(
+        cut(layout, 1, merge=merge), rules=rules, outer=OUTER_PRESETS["paper"], downlink=DOWNLINKS["fp32"]
+    )
     monkeypatch.setattr(parameters, "MOST_GATHERED_BYTES", 4 * 8 * 16)
     made.check_gathering(16)
     with pytest.raises(SettingError, match=r"merge.rules: 'w' and others would gather .* use clipped-rda"):

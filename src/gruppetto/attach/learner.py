@@ -38,6 +38,7 @@ from gruppetto.attach.watching import Watch
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.units import LearnerId
@@ -286,8 +287,8 @@ class Learner(Comings):
             warm(CASTS)  # compiled loops are loaded while the connection is made, not in the first step
             if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
-            if self._client.welcome is not None:
-                warm({self._client.welcome.uplink} - set(CASTS))
+            if (welcome := self._client.welcome) is not None:
+                warm({welcome.uplink, *DOWNLINKS[welcome.downlink].codecs} - set(CASTS))
             self._hooks = StepHooks(
                 self._model, self._optimizer, forward=self._on_forward, before=self._before_step, after=self.step
             )

@@ -19,7 +19,8 @@ from typing import Literal
 
 from gruppetto.config.groups import GroupEntry
 from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
@@ -125,10 +126,14 @@ class CodecChoice:
     ``fp4-e3m0`` (4.125 bits). With a scale, what a contribution leaves unsaid is kept by its learner, four bytes an
     element, and said with the next one."""
     downlink: str = "fp32"
-    """``fp32`` or ``bf16``. In bf16 learners train from rounded weights."""
+    """``fp32``, ``bf16``, ``delta`` or ``delta-int4``. In bf16 learners train from rounded weights. With ``delta`` the
+    syncer takes its outer steps in 8.125 bits an element and sends the step to whoever has the value before, bit for
+    bit the same on both sides, and the whole value in float32 to everybody else; what a step leaves unsaid is kept at
+    the syncer, four bytes a parameter, and said with the next one. ``delta-int4``: the same in 4.125 bits. A learner of
+    several ranks always gets the whole value."""
 
     def __post_init__(self) -> None:
-        for name, known in (("uplink", CODECS), ("downlink", CASTS)):
+        for name, known in (("uplink", CODECS), ("downlink", DOWNLINKS)):
             if getattr(self, name) not in known:
                 found, why = getattr(self, name), ", which is for differences" if getattr(self, name) in CODECS else ""
                 raise SettingError(

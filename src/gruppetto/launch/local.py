@@ -31,6 +31,7 @@ from gruppetto.launch.stopping import told_to_stop
 from gruppetto.launch.strike import Strike
 from gruppetto.launch.syncers import SYNCER, Syncers
 from gruppetto.numerics.codec import CASTS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
 from gruppetto.runtime.clock import Clock
 from gruppetto.train.data import open_data
@@ -127,7 +128,7 @@ class _LocalRun:
         open_data(self.config.train, self.cache)
         write_run(self.config, self.directory / "run.toml")
         self._look("preparing the kernels")
-        warm({*CASTS, self.config.codec.uplink})
+        warm({*CASTS, self.config.codec.uplink, *DOWNLINKS[self.config.codec.downlink].codecs})
 
     def start(self) -> None:
         """All at once: most of their start-up is imports, and the learners wait for the syncer by themselves."""

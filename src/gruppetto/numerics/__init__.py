@@ -7,9 +7,12 @@ merge            how outer gradients become one: the definitions, and which tens
 direction        where a contribution points, against the momentum
 outer            what is done with the merged gradient: the definitions, presets, the automatic choice
 codec            how values become bytes
+downlink         how published values travel: whole, or as steps from the one before
 inspection       norms and the finite check, chunk by chunk, before anything is folded
 accumulate       the merge as it runs: fold by fold, then one fused outer step
-kernels          the compiled loops under codec, inspection and accumulate
+kernels          the compiled passes under codec, inspection and accumulate
+reading          ... how words are turned into values there, squares: how they are measured, writing: how they are made
+compiling        ... and how all that is compiled
 words            what a word of a payload means, one element or a block of them
 oracle           textbook synchronous DiLoCo, which the tests measure the rest against
 ===============  ====================================================================================
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 from gruppetto.numerics.accumulate import Accumulator, FoldStats, StepStats
 from gruppetto.numerics.codec import CODECS, Codec, encode_difference, encode_with_rest
+from gruppetto.numerics.downlink import DOWNLINKS, Downlink
 from gruppetto.numerics.fragments import FRAGMENTERS, Fragmentation, FragmentSpec, Piece, fragment
 from gruppetto.numerics.inspection import ChunkInspector, Inspection, inspect
 from gruppetto.numerics.kernels import warm
@@ -31,6 +35,7 @@ from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OUTER_PRESETS, OuterSetti
 
 __all__ = [
     "CODECS",
+    "DOWNLINKS",
     "FRAGMENTERS",
     "MERGE_RULES",
     "OUTER_OPTIMIZERS",
@@ -38,6 +43,7 @@ __all__ = [
     "Accumulator",
     "ChunkInspector",
     "Codec",
+    "Downlink",
     "FoldStats",
     "FragmentSpec",
     "Fragmentation",

@@ -3,7 +3,8 @@
 A codec is one row of :data:`CODECS`. Its payload is a run of words in little-endian order: a word is one element, or a
 block of them behind a scale (:mod:`gruppetto.numerics.words` draws them). How words turn into float32 is compiled, so
 that norms, folding and differences read and write payloads directly. To add one, give it a type of words there,
-bodies in :mod:`gruppetto.numerics.kernels`, and a row here: the tests run over rows.
+bodies in :mod:`gruppetto.numerics.reading`, :mod:`~gruppetto.numerics.squares` and
+:mod:`~gruppetto.numerics.writing`, and a row here: the tests run over rows.
 
 Codecs of blocks lose enough to be worth remembering: :func:`encode_with_rest` gives what a payload leaves unsaid, for
 the next one to say (error feedback). Blocks know nothing of tensors: at the seam of two, both share a scale.
@@ -103,33 +104,27 @@ CASTS: dict[str, Codec] = {
 _COARSER = 1 + 2.0**-7
 """A scale rounded up to bfloat16 is larger by at most this factor."""
 
+
+def _of_blocks(name: str, kind: Callable[[NDArray[np.uint8]], Any], code_bytes: int, steps: int) -> Codec:
+    """Blocks behind a scale, as one of the types of words; an error is at most the ``steps``-th part of the scale's
+    range."""
+    word_bytes = SCALE_BYTES + code_bytes
+    return Codec(
+        name=name,
+        word_bytes=word_bytes,
+        block_numel=GROUP,
+        relative_error=_COARSER / steps,
+        to_words=lambda raw: kind(raw.reshape(-1, word_bytes)),
+        keeps_rest=True,
+    )
+
+
 CODECS: dict[str, Codec] = CASTS | {
     codec.name: codec
     for codec in (
-        Codec(
-            name="int8",
-            word_bytes=SCALE_BYTES + GROUP,
-            block_numel=GROUP,
-            relative_error=_COARSER / 254,
-            to_words=lambda raw: Int8(raw.reshape(-1, SCALE_BYTES + GROUP)),
-            keeps_rest=True,
-        ),
-        Codec(
-            name="int4",
-            word_bytes=SCALE_BYTES + HALF,
-            block_numel=GROUP,
-            relative_error=_COARSER / 14,
-            to_words=lambda raw: Int4(raw.reshape(-1, SCALE_BYTES + HALF)),
-            keeps_rest=True,
-        ),
-        Codec(
-            name="fp4-e3m0",
-            word_bytes=SCALE_BYTES + HALF,
-            block_numel=GROUP,
-            relative_error=_COARSER / 4,
-            to_words=lambda raw: Fp4(raw.reshape(-1, SCALE_BYTES + HALF)),
-            keeps_rest=True,
-        ),
+        _of_blocks("int8", Int8, GROUP, 2 * 127),
+        _of_blocks("int4", Int4, HALF, 2 * 7),
+        _of_blocks("fp4-e3m0", Fp4, HALF, 4),
     )
 }
 """All of them; those of blocks are for differences only."""

@@ -23,7 +23,8 @@ from functools import partial
 from typing import Any
 
 from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused, SettingError
-from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.actions import DropRests, KeepRest, LearnerAction, Pull, Recover, Seed
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
@@ -471,12 +472,12 @@ class LearnerClient:
 
     def _welcomed(self, frame: WelcomeFrame, *, opens: bool) -> None:
         """``opens``: it opens a connection. Another on the same one asks this learner for its initial weights now."""
-        for way, codec, known in (("uplink", frame.uplink, CODECS), ("downlink", frame.downlink, CASTS)):
+        for way, codec, known in (("uplink", frame.uplink, CODECS), ("downlink", frame.downlink, DOWNLINKS)):
             if codec not in known:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)
-            self.transfers.cut(parts, CODECS[frame.uplink])
+            self.transfers.cut(parts, CODECS[frame.uplink], DOWNLINKS[frame.downlink])
             with self.news:
                 self._tensors.cut(parts, frame.welcome.apply)
         elif frame.fragmentation_hash != self.welcome.fragmentation_hash:

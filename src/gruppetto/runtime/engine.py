@@ -20,6 +20,7 @@ from typing import assert_never
 
 from gruppetto.errors import RunFailed, SteppedDown
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterSetting, OuterState
@@ -126,7 +127,7 @@ class Engine:
         self.fragments_asked = protocol.num_fragments
         self.protocol = replace(protocol, num_fragments=parts.num_fragments)
         self.parameters = Parameters(
-            parts, rules=merge_rules(layout, setting.merge), outer=outer, downlink=CODECS[setting.downlink]
+            parts, rules=merge_rules(layout, setting.merge), outer=outer, downlink=DOWNLINKS[setting.downlink]
         )
         self.parameters.check_gathering(self.protocol.slots)
         state = store.state

@@ -18,14 +18,16 @@ import msgspec
 import numpy as np
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
-from gruppetto.numerics.codec import CASTS
+from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
+    BASE_HEADER,
     CHECKSUM_HEADER,
     CODEC_HEADER,
     INCARNATION_HEADER,
@@ -34,6 +36,7 @@ from gruppetto.runtime.wire import (
     MAX_FRAME_BYTES,
     NOT_YOUR_TURN,
     RANK_HEADER,
+    RESULT_HEADER,
     RUNS_HEADER,
     VERSION_HEADER,
     CloseCode,
@@ -160,21 +163,44 @@ class HttpSyncer:
             await socket.close()
 
     async def fetch(
-        self, fragment: Fragment, version: Version, layout_hash: str, into: Lease, *, runs: Runs | None = None
+        self,
+        fragment: Fragment,
+        version: Version,
+        layout_hash: str,
+        into: Lease,
+        *,
+        runs: Runs | None = None,
     ) -> Version:
         """Download a fragment, or ``runs`` of it, of this version or a newer one; the version that came."""
+        came, _ = await self.fetch_from(None, fragment, version, layout_hash, into, runs=runs)
+        return came
+
+    async def fetch_from(
+        self,
+        held: Held | None,
+        fragment: Fragment,
+        version: Version,
+        layout_hash: str,
+        into: Lease,
+        *,
+        runs: Runs | None = None,
+    ) -> tuple[Version, str]:
+        """The same, where a step may lead there from ``held``; and the name of what is in ``into``, as in
+        :data:`~gruppetto.runtime.wire.BASE_HEADER`."""
         numel = into.values.size
         if runs is not None and not runs.bounds:
-            return version  # this rank has no part of it
+            return version, ""  # this rank has no part of it
         path, params = f"/v1/fragment/{fragment}", {"version": str(version)}
-        async with self._request("GET", path, params=params, headers=_of_runs(runs)) as (reply, moved):
-            codec = CASTS.get(reply.headers.get(CODEC_HEADER, ""))
+        asked = _of_runs(runs) | ({} if held is None else {BASE_HEADER: held.name})
+        async with self._request("GET", path, params=params, headers=asked) as (reply, moved):
+            is_step = held is not None and reply.headers.get(BASE_HEADER) == held.name
+            codec = (CODECS if is_step else CASTS).get(reply.headers.get(CODEC_HEADER, ""))
             if codec is None or reply.content_length != codec.payload_bytes(numel):
                 raise ProtocolError(f"fragment {fragment} came as {reply.content_length} bytes in no known encoding")
             if reply.headers.get(LAYOUT_HEADER) != layout_hash:
                 raise ProtocolError(f"fragment {fragment} came from a model of another layout")
             came = Version(_number(reply, VERSION_HEADER))
-            is_plain = codec.name == "fp32"
+            is_plain = codec.name == "fp32" and not is_step
             body = into.values.view(np.uint8) if is_plain else np.empty(codec.payload_bytes(numel), np.uint8)
             crc, at = 0, 0
             async for chunk in reply.content.iter_any():
@@ -185,9 +211,12 @@ class HttpSyncer:
                 self.bytes_down += len(chunk)
         if at != body.size or reply.headers.get(CHECKSUM_HEADER) != f"{crc:08x}":
             raise ConnectionLost(f"fragment {fragment} was damaged on its way (checksum)")
+        if held is not None and is_step:
+            await held.follow(body, reply.headers, into.values)
+            return came, reply.headers[RESULT_HEADER]
         if not is_plain:
             codec.decode(body, numel, into.values)
-        return came
+        return came, f"{crc:08x}"
 
     async def contribute(
         self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None

@@ -26,8 +26,10 @@ from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.service import NotAsked, Room, SyncerService
+from gruppetto.runtime.steps import outgoing
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
+    BASE_HEADER,
     CHECKSUM_HEADER,
     CODEC_HEADER,
     INCARNATION_HEADER,
@@ -338,15 +340,13 @@ class HttpServer:
             if value.version < wanted:
                 text = f"the newest version of fragment {fragment} is {value.version}, not yet {wanted}\n"
                 return web.Response(status=404, text=text)
-            headers = {
-                VERSION_HEADER: str(value.version),
-                LAYOUT_HEADER: engine.layout.layout_hash,
-                CODEC_HEADER: engine.parameters.downlink.name,
-                CHECKSUM_HEADER: f"{value.checksum:08x}",
-            }
+            downlink = engine.parameters.downlink
+            base = request.headers.get(BASE_HEADER, "") if runs is None else ""
+            sent = outgoing(value, downlink, base)
+            headers = {VERSION_HEADER: str(value.version), LAYOUT_HEADER: engine.layout.layout_hash, **sent.headers}
             if runs is None:
-                return await self._stream(request, headers, value.body.nbytes, [octets(value.body)])
-            word = engine.parameters.downlink.word_bytes
+                return await self._stream(request, headers, sent.body.nbytes, [octets(sent.body)])
+            word = downlink.whole.word_bytes
             parts = [octets(value.body)[start * word : stop * word] for start, stop in runs]
             crc = 0
             for part in parts:

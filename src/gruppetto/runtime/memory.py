@@ -105,7 +105,7 @@ class MemoryLink:
             return Download(
                 fragment=fragment,
                 version=value.version,
-                codec=engine.parameters.downlink.name,
+                codec=engine.parameters.downlink.whole.name,
                 body=bytes(octets(value.body)),
                 checksum=value.checksum,
             )

@@ -4,6 +4,10 @@ Nobody ever reads a value while it is written. The outer step works on copies in
 value only at ``publish``, after they are durable, and the buffers of the old value are used again once its last reader
 has gone. A result that is not finite is thrown away with its momentum.
 
+Where values travel as steps, each outer step is taken in the words in which it is published
+(:mod:`gruppetto.numerics.downlink`): four bytes an element more for what is left unsaid, which is durable too, and one
+payload a fragment, for as long as the value is the newest.
+
 ``fold`` and ``outer_step`` belong to one worker thread, everything else to the thread of the service.
 """
 
@@ -22,6 +26,7 @@ from gruppetto.errors import SettingError
 from gruppetto.numerics.accumulate import GATHERING, MOST_GATHERED_BYTES, Accumulator
 from gruppetto.numerics.codec import CODECS, Codec
 from gruppetto.numerics.direction import cosine
+from gruppetto.numerics.downlink import Downlink, take_step
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterSetting, OuterState
@@ -29,7 +34,16 @@ from gruppetto.protocol.units import Fragment, Round, Version
 from gruppetto.runtime.intake import Body
 from gruppetto.runtime.wire import checksum
 
-__all__ = ["Parameters", "StepReport", "Value"]
+__all__ = ["Parameters", "Step", "StepReport", "Value"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """The difference between two published values of a fragment, known by the CRC-32 of the first one's float32."""
+
+    base: int
+    body: NDArray[np.uint8]
+    checksum: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,10 +54,19 @@ class Value:
     theta: Float32
     outer_state: OuterState
     body: NDArray[np.uint8]
-    """Θ in the downlink's encoding; with fp32 the very bytes of ``theta``."""
+    """Θ whole, in the downlink's encoding; with fp32 the very bytes of ``theta``."""
     checksum: int
+    rest: Float32 | None = None
+    """What the steps up to here have left unsaid, where values travel as steps; None: nothing."""
+    step: Step | None = None
+    """How it is made from the value before; None where nobody can know that one: with the first of a life."""
     readers: int = 0
     retired: bool = False
+
+    @property
+    def kept(self) -> tuple[Float32, ...]:
+        """What has to be durable beside Θ: :meth:`Parameters.restore` knows what is what."""
+        return self.outer_state if self.rest is None else (*self.outer_state, self.rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +85,16 @@ class StepReport:
 class Parameters:
     """All fragments of a run."""
 
-    def __init__(self, parts: Fragmentation, *, rules: Mapping[str, str], outer: OuterSetting, downlink: Codec) -> None:
+    def __init__(
+        self, parts: Fragmentation, *, rules: Mapping[str, str], outer: OuterSetting, downlink: Downlink
+    ) -> None:
         self.parts, self.outer, self.downlink = parts, outer, downlink
         self._rules = rules
         self._current: dict[Fragment, Value] = {}
         self._next: dict[Fragment, Value] = {}
         self._merges: dict[Fragment, Accumulator] = {}
-        self._spares = _Spares(most_kept=2 + 2 * len(parts.fragments))
+        kept = 2 if downlink.steps is None else 3
+        self._spares = _Spares(most_kept=2 + kept * len(parts.fragments))
         self._norms: dict[Fragment, float] = {}
         """Of the values that this life began with."""
 
@@ -134,16 +160,20 @@ class Parameters:
         return len(self._next) == len(self.parts.fragments)
 
     def restore(self, fragment: Fragment, version: Version, theta: Float32, outer_state: OuterState) -> None:
-        """Take a value that is durable already as the current one."""
+        """Take a value that is durable already as the current one, with all that :attr:`Value.kept` made of it."""
         own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
-        self._current[fragment] = self._value(version, theta.copy(), own)
+        parts = len(OUTER_OPTIMIZERS[self.outer.optimizer].init(theta[:0]))
+        value = self._value(version, theta.copy(), own[:parts])
+        if own[parts:] and self.downlink.steps is not None:  # or it was written when values travelled otherwise
+            value.rest = own[-1]
+        self._current[fragment] = value
         self._norms[fragment] = float(np.linalg.norm(theta))
 
     def pending(self, fragments: Iterable[Fragment]) -> dict[Fragment, tuple[Float32, OuterState]]:
         """The newest values of these fragments, to be made durable: those that the outer steps have just made, or those
         that are published already."""
         values = {p: self._next.get(p) or self._current[p] for p in fragments}
-        return {p: (value.theta, value.outer_state) for p, value in values.items()}
+        return {p: (value.theta, value.kept) for p, value in values.items()}
 
     def publish(self, versions: Iterable[tuple[Fragment, Version]]) -> None:
         """The new values become the current ones, all at once; where there is none, the current one gets a new version.
@@ -196,11 +226,17 @@ class Parameters:
                 not_finite.append(p)
                 self._spares.put(theta, *outer_state)
                 continue
+            said = self._say(old, theta)
+            if said is None:
+                not_finite.append(p)
+                self._spares.put(theta, *outer_state)
+                continue
             if stats.zero:
                 zero.append(p)
             merged_sq += float(np.square(stats.merged_norm).sum())
             update_sq += stats.update_norm**2
             self._next[p] = self._value(Version(round), theta, outer_state)
+            self._next[p].step, self._next[p].rest = said
         return StepReport(
             zero=tuple(zero),
             not_finite=tuple(not_finite),
@@ -211,13 +247,25 @@ class Parameters:
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, Float32 | None] | None:
+        """Make of ``theta`` what the words of a step say, if values travel as steps; the step, and what it leaves
+        unsaid. None: it would not be finite."""
+        if self.downlink.steps is None:
+            return None, None
+        left = self._spares.take(theta.size)
+        body, _, is_finite = take_step(old.theta, theta, old.rest, self.downlink.steps, left)
+        if not is_finite:
+            self._spares.put(left)
+            return None
+        return Step(base=old.checksum, body=body, checksum=checksum(body)), left
+
     def _value(self, version: Version, theta: Float32, outer_state: OuterState) -> Value:
-        body = theta.view(np.uint8) if self.downlink is CODECS["fp32"] else self.downlink.encode(theta)
+        body = theta.view(np.uint8) if self.downlink.whole is CODECS["fp32"] else self.downlink.whole.encode(theta)
         return Value(version=version, theta=theta, outer_state=outer_state, body=body, checksum=checksum(body))
 
     def _recycle(self, value: Value) -> None:
         if value.retired and value.readers == 0:
-            self._spares.put(value.theta, *value.outer_state)
+            self._spares.put(value.theta, *value.kept)
 
 
 class _Spares:
@@ -234,12 +282,16 @@ class _Spares:
         self._lock = Lock()
 
     def copy_of(self, values: Float32) -> Float32:
-        copy = self._take(values.size)[: values.size]
+        copy = self.take(values.size)
         copy[:] = values
         return copy
 
+    def take(self, numel: int) -> Float32:
+        """Room with arbitrary content."""
+        return self._take(numel)[:numel]
+
     def put(self, *arrays: Float32) -> None:
-        """Whatever :meth:`copy_of` made and nobody reads any more."""
+        """Whatever was taken from here and nobody reads any more."""
         with self._lock:
             self._buffers += [array if array.base is None else cast(Float32, array.base) for array in arrays]
             del self._buffers[: -self._most_kept]

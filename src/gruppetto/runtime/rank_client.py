@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.actions import Pull
 from gruppetto.protocol.events import LinkDown
@@ -179,7 +180,7 @@ class RankClient:
     def _welcomed(self, frame: WelcomeFrame, address: SyncerAddress) -> None:
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)
-            self.transfers.cut(parts, CODECS[frame.uplink])
+            self.transfers.cut(parts, CODECS[frame.uplink], DOWNLINKS[frame.downlink])
             self._tensors.cut(parts, frame.welcome.apply)
         self.welcome = frame
         self._life = frame.welcome.epoch, frame.welcome.incarnation

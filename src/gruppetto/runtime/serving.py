@@ -19,6 +19,7 @@ from aiohttp import web
 
 from gruppetto.errors import AddressError, SteppedDown
 from gruppetto.numerics.codec import CASTS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.antechamber import Antechamber, who_serves
@@ -129,7 +130,7 @@ async def serve(
     if standby is None:
         service = make(diary, None)
     else:
-        await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
+        await loop.run_in_executor(None, warm, _codecs(setting))
         host, port = host_and_port(setting.listen)
         async with Antechamber(host, port, tls, serving=partial(who_serves, setting.state)) as chosen:
             setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
@@ -142,7 +143,7 @@ async def serve(
     lookout = asyncio.create_task(_look_around(service))
     try:
         # Compiled before anybody can be kept waiting by it.
-        await loop.run_in_executor(None, warm, {*CASTS, setting.uplink})
+        await loop.run_in_executor(None, warm, _codecs(setting))
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
         server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
@@ -323,3 +324,8 @@ def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:
             fix="give a PEM certificate and its unencrypted key",
         ) from wrong
     return context
+
+
+def _codecs(setting: SyncerSetting) -> set[str]:
+    """All that may be met."""
+    return {*CASTS, setting.uplink, *DOWNLINKS[setting.downlink].codecs}

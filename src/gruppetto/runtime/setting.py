@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
@@ -47,7 +48,8 @@ class SyncerSetting:
     uplink: str = "bf16"
     """How contributions are encoded. They are differences and keep their meaning with few bits."""
     downlink: str = "fp32"
-    """How published fragments are encoded. In bf16 a learner would train from rounded weights."""
+    """How published fragments are encoded. In bf16 a learner would train from rounded weights; ``delta`` sends steps of
+    eight bits to who has the value before, exactly."""
     exit_when_finished: bool = False
     """Stop after the last round, when the learners have said goodbye; otherwise the last weights stay on offer."""
     goodbye_s: float = 15.0
@@ -70,7 +72,7 @@ class SyncerSetting:
                 where="syncer.fragmenter",
                 fix=f"use one of {', '.join(sorted(FRAGMENTERS))}",
             )
-        for name, known in (("uplink", CODECS), ("downlink", CASTS)):
+        for name, known in (("uplink", CODECS), ("downlink", DOWNLINKS)):
             codec = getattr(self, name)
             if codec not in known:
                 what = f"{codec!r} is for differences" if codec in CODECS else f"unknown codec {codec!r}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError
 from gruppetto.numerics.codec import Codec, encode_difference, encode_with_rest
+from gruppetto.numerics.downlink import Downlink
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.actions import KeepRest
@@ -27,6 +28,7 @@ from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.steps import Held
 
 __all__ = ["Share", "Stirs", "Tensors", "Transfers", "next_stir"]
 
@@ -149,10 +151,13 @@ class Transfers:
         self._layout_hash, self._owner = layout_hash, owner
         self._came, self._taken, self._is_over, self._fail, self._rng = came, taken, is_over, fail, rng
         self._bodies = LeasePool()
+        self._in_steps = False
+        self._held: dict[Fragment, Held] = {}
+        """What came last of each fragment, where steps may lead on from it. It is its base, or will be: no copy."""
 
-    def cut(self, parts: Fragmentation, uplink: Codec) -> None:
-        """The fragments are known now."""
-        self.uplink = uplink
+    def cut(self, parts: Fragmentation, uplink: Codec, downlink: Downlink) -> None:
+        """The fragments are known now, and how they travel."""
+        self.uplink, self._in_steps = uplink, downlink.steps is not None
         self._bodies = LeasePool(grain=max(1, max(part.numel for part in parts.fragments) // 8))
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
@@ -179,11 +184,17 @@ class Transfers:
 
     async def _pull(self, fragment: Fragment, version: Version) -> None:
         room, share = self._tensors.lend(fragment), self._tensors.share(fragment)
+        held = self._held.pop(fragment, None)
         try:
             for attempt in range(TRIES):
                 try:
-                    came = await self._http.fetch(
-                        fragment, version, self._layout_hash, room, runs=None if share is None else share.held
+                    came, name = await self._http.fetch_from(
+                        None if attempt else held,
+                        fragment,
+                        version,
+                        self._layout_hash,
+                        room,
+                        runs=None if share is None else share.held,
                     )
                     break
                 except ConnectionLost:
@@ -194,9 +205,14 @@ class Transfers:
                 raise ProtocolError(
                     f"{self._http.address} sent version {came} of fragment {fragment} when asked for {version}"
                 )
+            if share is None and self._in_steps:
+                self._held[fragment] = Held(values=room.hold(), name=name)
         except BaseException:
             room.release()
             raise
+        finally:
+            if held is not None:
+                held.release()
         with self._news:
             self._came(fragment, came, room)
 

@@ -9,7 +9,8 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``POST /v1/heartbeat``                        a Heartbeat frame, on a connection of its own; 204
 ``PUT  /v1/contribution/{round}/{fragment}``  a tensor body; the Answer in :data:`ANSWER_HEADER`; 200 or 4xx
 ``PUT  /v1/seed/{fragment}``                  initial weights, fp32; 409 from who is not asked for them any more
-``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer
+``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer, or the step to it from
+                                              :data:`BASE_HEADER`
 ``GET  /v1/status``                           JSON for people and tools
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
 ``POST /v1/checkpoint?name=NAME``             begin a checkpoint of the whole run; 202 or 409, JSON
@@ -71,6 +72,7 @@ from gruppetto.runtime.cut import cut
 
 __all__ = [
     "ANSWER_HEADER",
+    "BASE_HEADER",
     "CHECKSUM_HEADER",
     "CODEC_HEADER",
     "FROM_LEARNER",
@@ -84,6 +86,7 @@ __all__ = [
     "MAX_TENSORS",
     "NOT_YOUR_TURN",
     "RANK_HEADER",
+    "RESULT_HEADER",
     "ROUND_HEADER",
     "RUNS_HEADER",
     "VERSION_HEADER",
@@ -145,6 +148,10 @@ INCARNATION_HEADER = "Gruppetto-Incarnation"
 RUNS_HEADER = "Gruppetto-Runs"
 """Which elements of a fragment a body holds, from one rank of a learner or for it; without it, all. See
 :class:`~gruppetto.numerics.runs.Runs`."""
+BASE_HEADER = "Gruppetto-Base"
+"""Which value of a fragment a learner has, by the CRC-32 of its float32. In the reply: the body is the step from it,"""
+RESULT_HEADER = "Gruppetto-Result"
+"""and leads to the value of this CRC-32."""
 RANK_HEADER = "Gruppetto-Rank"
 """Which rank of a learner sends a piece. Decides nothing."""
 

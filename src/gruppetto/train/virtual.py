@@ -20,7 +20,7 @@ from torch import nn
 
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.errors import RunFailed, SettingError
-from gruppetto.numerics import CODECS, choose_outer
+from gruppetto.numerics import CODECS, DOWNLINKS, choose_outer
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.actions import Publish
 from gruppetto.protocol.messages import ApplyMode
@@ -169,7 +169,7 @@ class VirtualRun:
             rules,
             self._outer,
             uplink=uplink,
-            downlink=CODECS[virtual.downlink],
+            downlink=DOWNLINKS[virtual.downlink],
             mortal=any(mishap.who == SYNCER for mishap in virtual.mishaps),
         )
         self.learners: dict[str, VirtualLearner] = {}
@@ -182,7 +182,7 @@ class VirtualRun:
             merge=virtual.merge,
             apply=ApplyMode(protocol.apply),
             uplink=virtual.uplink,
-            downlink=virtual.downlink,
+            downlink=DOWNLINKS[virtual.downlink].whole.name,
             feedback=virtual.feedback,
             rewarm_steps=virtual.rewarm_steps,
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gruppetto.attach.part import put_together, take_apart
-from gruppetto.numerics import CODECS, Codec, Fragmentation, inspect
+from gruppetto.numerics import CODECS, Codec, Downlink, Fragmentation, inspect
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.actions import Apply, Fold, KeepRest, Persist, Publish, TakeOuterStep
 from gruppetto.protocol.donors import Source
@@ -47,7 +47,7 @@ class VirtualSyncer:
         outer: OuterSetting,
         *,
         uplink: Codec,
-        downlink: Codec,
+        downlink: Downlink,
         mortal: bool = False,
     ) -> None:
         """``mortal``: it may die, so that a copy of what is durable is kept."""
@@ -123,7 +123,7 @@ class VirtualSyncer:
         """Θ of one fragment."""
         body = self.read(fragment, self._version(fragment))
         assert isinstance(body, np.ndarray)
-        return self.downlink.decode(body, self.parts.fragments[fragment].numel)
+        return self.downlink.whole.decode(body, self.parts.fragments[fragment].numel)
 
     def contribution(self, fragment: Fragment, payload: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Body:
         """What the gate would make of an uploaded body."""
@@ -136,7 +136,7 @@ class VirtualSyncer:
         for p in map(Fragment, range(self.parts.num_fragments)):
             value = self._parameters.current(p)
             assert value is not None
-            arrays = [torch.from_numpy(values) for values in (value.theta, *value.outer_state)]
+            arrays = [torch.from_numpy(values) for values in (value.theta, *value.kept)]
             said.append([value.version, take_apart(arrays, f"{name}.{p}", tensors)])
             self._parameters.release(value)
         waiting: list[tuple[Any, str]] = []
