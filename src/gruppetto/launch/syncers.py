@@ -16,8 +16,9 @@ from typing import Any
 
 from gruppetto.config import RunConfig
 from gruppetto.errors import AddressError, GruppettoError
-from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby, read_token
+from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby
 from gruppetto.launch.children import Child, start, stop
+from gruppetto.launch.papers import looker_papers
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.runtime.authority import Authority
@@ -62,7 +63,7 @@ class Syncers:
 
     def __init__(self, config: RunConfig, directory: Path, routes: Routes) -> None:
         self._config, self._directory, self._routes = config, directory, routes
-        self._token = read_token(config.syncer.token_file)
+        self._papers = looker_papers(config.syncer.certs, config.syncer.token_file)
         self.state = directory / config.syncer.state
         self.seats = [Seat(name=SYNCER)]
         if config.launch.standby:
@@ -131,7 +132,7 @@ class Syncers:
                 continue
             seat.served, self._in_charge = True, seat
             with suppress(GruppettoError):
-                status = fetch_status(endpoint.url, token=self._token)
+                status = fetch_status(endpoint.url, token=self._papers.token, tls=self._papers.tls)
                 self.page = f"{endpoint.url}/dashboard/"
                 return status
         return None
@@ -140,7 +141,7 @@ class Syncers:
         """Find out whether the one that is to wait has come so far."""
         for seat in self.seats:
             if len(self.seats) > 1 and seat.running and not (seat.waits or seat.served):
-                seat.waits = is_standby(seat.url)
+                seat.waits = is_standby(seat.url, tls=self._papers.tls)
 
     def stop(self) -> None:
         """First those who wait: nobody is to take over from who is told to stop."""
@@ -170,7 +171,8 @@ class Syncers:
     def _seat(self, name: str, host: str, port: int) -> Seat:
         shown = f"[{host}]" if ":" in host else host
         listen = f"{shown}:{port or _free_port(host)}"
-        scheme = "http" if self._config.syncer.tls_cert is None else "https"
+        place = self._config.syncer
+        scheme = "http" if place.tls_cert is None and place.certs is None else "https"
         return Seat(name=name, listen=listen, url=f"{scheme}://{listen}")
 
 

@@ -66,6 +66,7 @@ class AlarmKind(StrEnum):
     DIRECTION = "direction"
     WENT_BACK = "went-back"
     DAMAGED = "damaged"
+    EXPIRY = "expiry"
 
 
 # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────────

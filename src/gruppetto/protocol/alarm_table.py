@@ -89,5 +89,11 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
             action="Look after that disk.",
             lasts=False,
         ),
+        AlarmKind.EXPIRY: AlarmRow(
+            holds="A certificate of the syncer, of its authority or of a learner that is connected expires within 14 "
+            "days, until none does.",
+            cause="Time.",
+            action="Say gruppetto certs renew and put the file where the old one lies; nobody has to be started again.",
+        ),
     }
 )

@@ -8,16 +8,20 @@ can be added in that way, never taken away: that needs another process, for whic
 from __future__ import annotations
 
 import logging
+import re
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import SettingError
 from gruppetto.runtime.complaints import Complaints
 
-__all__ = ["FreshContext", "client_context", "server_context"]
+__all__ = ["FreshContext", "PeerTls", "client_context", "refusal_in", "server_context"]
 
 _log = logging.getLogger("gruppetto.security")
+
+_ALERT = re.compile(r"ALERT_((?:BAD_|UNSUPPORTED_)?CERTIFICATE\w*|UNKNOWN_CA|ACCESS_DENIED)")
 
 Look = tuple[tuple[int, int, int], ...]
 
@@ -100,6 +104,37 @@ def server_context(
         context.sslobject_class = _telling(says)
     _read(context, cert, key, clients)
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """What learners show each other, each its own certificate."""
+
+    as_donor: FreshContext
+    as_guest: FreshContext
+
+    @classmethod
+    def of(cls, ca: Path, cert: Path, key: Path) -> PeerTls:
+        """A learner's certificate names no host, so whose it is has to be looked at. Raises :class:`SettingError`."""
+        return cls(
+            server_context(cert, key, clients=ca, required=True), client_context(ca, cert, key, checks_host=False)
+        )
+
+
+def refusal_in(wrong: BaseException | None) -> str:
+    """Why the other side has refused our certificate, if that is what is wrong; "".
+
+    In TLS 1.3 a client hears of it when it reads for the first time, by an alert.
+
+    >>> refusal_in(ssl.SSLError(1, "[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired (_ssl.c:1)"))
+    'certificate expired'
+    """
+    seen = 0
+    while wrong is not None and seen < 5:
+        if found := _ALERT.search(str(wrong)):
+            return found.group(1).lower().replace("_", " ")
+        wrong, seen = wrong.__cause__ or wrong.__context__, seen + 1
+    return ""
 
 
 def _telling(says: Complaints) -> type[ssl.SSLObject]:

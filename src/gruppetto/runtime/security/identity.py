@@ -75,8 +75,8 @@ class Identity:
 
     @property
     def stem(self) -> str:
-        """What its files are called, without suffix. There is one syncer certificate for each ``name``."""
-        return self.name if self.role is Role.SYNCER else f"{self.role.value}-{self.name}"
+        """What its files are called, without suffix; of the syncer ``syncer`` just ``syncer``."""
+        return self.role.value if self.role.value == self.name else f"{self.role.value}-{self.name}"
 
     def __str__(self) -> str:
         return f"{self.role.value} {self.name}"

@@ -116,9 +116,7 @@ class Authority:
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, *serves]), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
             .sign(signer, hashes.SHA256())
         )
         # On record before it exists: what was made can always be revoked.
@@ -154,6 +152,7 @@ class Authority:
         if not is_name(identity.name):
             fix = "use 1 to 128 letters, digits or . _ -"
             raise SettingError(f"{identity.name!r} is no name", where=identity.role.value, fix=fix)
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         token = new_token()
         self._drop_tokens(identity)
         self._append(TOKENS, f"{token_digest(token)} {identity.role.value} {identity.name} {self._date}")
@@ -167,7 +166,9 @@ class Authority:
 
         Its files are removed here, so that :meth:`make` gives it new ones if it is ever to come back.
         """
-        gone = {serial for serial, whose in self._roster(ISSUED).items() if whose == identity} - set(self._roster(REVOKED))
+        gone = {serial for serial, whose in self._roster(ISSUED).items() if whose == identity} - set(
+            self._roster(REVOKED)
+        )
         lines = [f"{serial} {identity.role.value} {identity.name} {self._date}" for serial in sorted(gone)]
         if lines:
             self._append(REVOKED, *lines)
@@ -175,6 +176,11 @@ class Authority:
         for suffix in ("pem", "key", "token"):
             (self.directory / f"{identity.stem}.{suffix}").unlink(missing_ok=True)
         return len(gone) + tokens
+
+    def revoke_tokens(self, identity: Identity) -> int:
+        """Tokens of ``identity`` count no more, its certificates do; how many there were."""
+        (self.directory / f"{identity.stem}.token").unlink(missing_ok=True)
+        return self._drop_tokens(identity)
 
     def _drop_tokens(self, identity: Identity) -> int:
         held = self._roster(TOKENS)
@@ -258,7 +264,9 @@ def _general(host: str) -> x509.GeneralName:
         pass
     labels = host.removeprefix("*.").rstrip(".").split(".")
     if len(host) > 253 or not all(_is_label(label) for label in labels):
-        raise SettingError(f"{host!r} is no host", where="--host", fix="give names or addresses, without port or scheme")
+        raise SettingError(
+            f"{host!r} is no host", where="--host", fix="give names or addresses, without port or scheme"
+        )
     return x509.DNSName(host.rstrip("."))
 
 

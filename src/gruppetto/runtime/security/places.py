@@ -45,7 +45,12 @@ def papers_of(directory: Path, identity: Identity) -> Papers:
     """The token of ``identity`` in ``directory`` if it has one there, else its certificate. Raises
     :class:`SettingError`."""
     stem = directory / identity.stem
-    token, cert, key, ca = stem.with_name(f"{stem.name}.token"), _suffixed(stem, "pem"), _suffixed(stem, "key"), directory / CA
+    token, cert, key, ca = (
+        stem.with_name(f"{stem.name}.token"),
+        _suffixed(stem, "pem"),
+        _suffixed(stem, "key"),
+        directory / CA,
+    )
     if token.is_file():
         return Papers(token=secret_in(token), tls=client_context(ca), ca=ca, personal=True)
     if not cert.is_file():
@@ -65,7 +70,9 @@ def any_papers(directory: Path) -> Papers:
                 name = file.stem.removeprefix(f"{role.value}-")
                 return papers_of(directory, Identity(role=role, name=name))
     raise SettingError(
-        "holds no papers of an operator or a viewer", where=str(directory), fix="say gruppetto certs make --operator NAME"
+        "holds no papers of an operator or a viewer",
+        where=str(directory),
+        fix="say gruppetto certs make --operator NAME",
     )
 
 

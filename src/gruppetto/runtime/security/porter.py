@@ -59,8 +59,8 @@ class Porter:
     def who(self, request: web.Request) -> Shown | None:
         """Whose request it is; None: nobody's who counts.
 
-        What a request says of itself (a token) goes before what its connection says (a certificate): a proxy of the
-        dashboard has a certificate of its own and passes tokens on.
+        What a request says of itself (a token) goes before what its connection says (a certificate), and a wrong one is
+        wrong whatever the connection says.
         """
         authorization = request.headers.get("Authorization")
         if authorization is not None:
@@ -80,6 +80,10 @@ class Porter:
     def of_token(self, token: str) -> Identity | None:
         """Whose token that is."""
         return self._roster.of_token(token)
+
+    def knows_digest(self, digest: str) -> bool:
+        """A token of that digest still counts."""
+        return self._roster.knows_digest(digest)
 
     def may(self, shown: Shown, deed: Deed) -> bool:
         return deed in MAY[shown.identity.role]
