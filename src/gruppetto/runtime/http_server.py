@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
@@ -78,8 +79,8 @@ PINGS_A_LEASE = 2
 """A control connection whose peer has vanished without a word is found out by these, within a liveness period. Until
 then its learner, whose heartbeats have a connection of their own, is live, and every round waits for its answer."""
 
-SHOWN = "shown"
-"""Under this a request keeps who asks, where identities are asked for."""
+SHOWN: Any = getattr(web, "RequestKey", str)("shown")
+"""Under this a request keeps who asks, where identities are asked for. Older versions of the library know no keys."""
 PLAIN_BODIES = ("", "identity")
 """Nothing is unpacked here: a small body can never become a large one."""
 
@@ -252,7 +253,7 @@ class HttpServer:
         pace, loop = Allowance(FRAMES), asyncio.get_running_loop()
         try:
             async for message in socket:
-                if (wait_s := pace.take(loop.time())) > 0:
+                while (wait_s := pace.take(loop.time())) > 0:
                     self._complain(request, "pace", f"{connection.learner} says more than can be heard")
                     await asyncio.sleep(wait_s)
                 if message.type is WSMsgType.TEXT:

@@ -1,10 +1,10 @@
-"""A directory of certificates, and a syncer that asks for them."""
+"""A directory of certificates, a syncer that asks for them, and hand-made peers who come with whatever papers."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import pytest
 
 from gruppetto.numerics import Layout, TensorSpec
 from gruppetto.protocol import ProtocolSetting
@@ -72,11 +71,6 @@ class House:
         return papers_of(self.certs, identity)
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
-
-
 class Peer:
     """A hand-made learner that speaks the wire with the papers it is given, in whatever name it likes."""
 
@@ -134,11 +128,7 @@ class Peer:
         return self
 
     def answer(self, round: int, **change: Any) -> Answer:
-        given: dict[str, Any] = {
-            "learner": self.name, "incarnation": 1, "epoch": 1, "round": round, "fragment": 0, "base_version": round - 1,
-            "steps": 1, "tokens": 10, "total_tokens": 10 * round, "cursor": round, "layout_hash": LAYOUT.layout_hash,
-        }  # fmt: skip
-        return Answer(**{**given, **change})
+        return answer_of(self.name, round, **change)
 
     async def contribute(self, answer: Answer, body: bytes | None = None, **headers: str) -> tuple[int, str]:
         data = np.ones(7, np.float32).tobytes() if body is None else body
@@ -159,6 +149,15 @@ class Peer:
             assert dict((await self.until(Announcement)).versions) == {0: self.round}
             await self.progress(self.round, (Applied(fragment=0, version=self.round, at_tokens=10 * self.round),))
         return self
+
+
+def answer_of(name: str, round: int, **change: Any) -> Answer:
+    """What a learner says with its contribution to a round."""
+    given: dict[str, Any] = {
+        "learner": name, "incarnation": 1, "epoch": 1, "round": round, "fragment": 0, "base_version": round - 1,
+        "steps": 1, "tokens": 10, "total_tokens": 10 * round, "cursor": round, "layout_hash": LAYOUT.layout_hash,
+    }  # fmt: skip
+    return Answer(**{**given, **change})
 
 
 @dataclass
@@ -228,15 +227,11 @@ def run(test: Awaitable[None]) -> None:
     asyncio.run(bounded())
 
 
-@pytest.fixture
-def at_the_site(house: House) -> Callable[..., None]:
-    """Run an async test at a syncer of ``house``."""
-
-    def play(test: Callable[[Site], Awaitable[None]], **how: Any) -> None:
-        async def whole() -> None:
-            async with serving(house, **how) as site:
-                await test(site)
-
-        run(whole())
-
-    return play
+async def unharmed(site: Any, good: Any) -> None:
+    """The run goes on: one more round, and books that balance."""
+    await good.ride()
+    status = await site.status()
+    tokens = dict(status["tokens"])
+    assert status["round"] == good.round and tokens["merged"] == 10 * good.round
+    assert tokens.pop("consumed") == sum(tokens.values()) == 10 * good.round
+    assert set(status["learners"]) == {"a"} and status["security"]["identities"]
