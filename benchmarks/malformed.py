@@ -61,7 +61,11 @@ class Good:
             encode_frame(HelloFrame.of(Hello(learner="a", session="s", layout_hash=LAYOUT.layout_hash), LAYOUT))
         )
         seed = np.zeros(7, np.float32).tobytes()
-        headers = {"Gruppetto-Learner": "a", "Gruppetto-Incarnation": "1", "Gruppetto-Checksum": f"{checksum(seed):08x}"}
+        headers = {
+            "Gruppetto-Learner": "a",
+            "Gruppetto-Incarnation": "1",
+            "Gruppetto-Checksum": f"{checksum(seed):08x}",
+        }
         while True:  # until the hello has been heard
             async with self.http.put(f"{self.url}/v1/seed/0", data=seed, headers=headers) as reply:
                 if reply.status == 200:

@@ -209,7 +209,7 @@ class Learner(LearnerView):
         tls = tls_context(ca_file, cert_file, key_file) if secure else None
         peers = None
         if secure and ca_file is not None and cert_file is not None and key_file is not None:
-            peers = PeerTls.of(Path(ca_file), Path(cert_file), Path(key_file))
+            peers = PeerTls(ca=Path(ca_file), cert=Path(cert_file), key=Path(key_file))
         self._model, self._optimizer = model, optimizer if hook else None
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s

@@ -155,7 +155,7 @@ class LearnerClient:
         """Where others ask for this learner's state; None if it gives none."""
         if donates is not None:
             self.donations = DonationServer(
-                *donates, token=token, stall_s=stall_s, core=core, tls=None if peers is None else peers.as_donor
+                *donates, token=token, stall_s=stall_s, core=core, tls=None if peers is None else peers.as_donor()
             )
         self.recovering: Recovering | None = None
         """The search for a state to begin from, the only one of this process."""
@@ -443,8 +443,7 @@ class LearnerClient:
                 token=self._token,
                 stall_s=stall_s,
                 fits=self._fits,
-                donor=donor.learner,
-                tls=None if peers is None else peers.as_guest,
+                tls=None if peers is None else peers.as_guest_of(donor.learner),
             )
 
         def published() -> tuple[Version, ...]:

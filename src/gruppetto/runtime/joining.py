@@ -20,7 +20,6 @@ from gruppetto.protocol.donors import covers
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.donation import Manifest, NamedTensor, decode_manifest, digest_of, donation_secret
 from gruppetto.runtime.donor import BUSY_HEADER, DIGEST_HEADER
-from gruppetto.runtime.security.identity import Identity, Role, identity_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MIN_BYTES_PER_S
 
 __all__ = ["DonorBusy", "Fetched", "Visit"]
@@ -65,15 +64,14 @@ class Visit:
         token: str | None,
         stall_s: float,
         fits: Callable[[Manifest], None] = lambda manifest: None,
-        donor: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """``fits`` raises if such a state is of no use: before there is memory for it. In a thread of its own. ``tls``:
-        what is shown to the ``donor``, whose certificate has to be that learner's."""
+        what is shown to the donor, and how it is known."""
         self.came_bytes = self.total_bytes = 0
         self._fits = fits
         self._base, self._stall_s = f"{'http' if tls is None else 'https'}://{address}/v1/donation", stall_s
-        self._donor, self._tls = donor, tls
+        self._tls = tls
         secret = donation_secret(token)
         self._headers = {LEARNER_HEADER: f"{learner}:{session}"}
         if secret is not None:
@@ -172,16 +170,6 @@ class Visit:
             if at != into.size or reply.headers.get(DIGEST_HEADER) != digest:
                 raise ConnectionLost(f"bytes {start} to {start + into.size} were damaged on their way")
 
-    def _check_donor(self, reply: aiohttp.ClientResponse) -> None:
-        """Any learner of the run could listen there; the state is wanted of this one."""
-        if self._tls is None:
-            return
-        transport = None if reply.connection is None else reply.connection.transport
-        shown = None if transport is None else transport.get_extra_info("peercert")
-        whose = None if shown is None else identity_in(shown)
-        if whose != Identity(role=Role.LEARNER, name=self._donor):
-            raise ProtocolError(f"it has the certificate of {whose or 'nobody'}, not that of {self._donor}")
-
     @asynccontextmanager
     async def _request(
         self,
@@ -203,7 +191,6 @@ class Visit:
                         deadline.reschedule(loop.time() + self._stall_s)
 
                 async with http.get(url, headers=headers, params=params) as reply:
-                    self._check_donor(reply)
                     deadline.reschedule(loop.time() + self._stall_s)
                     yield reply, moved
         except TimeoutError as wrong:

@@ -103,7 +103,12 @@ class Recovering:
         if rung.again:
             await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (rung.again - 1)))
         self._changed()
-        self._visiting = self._visit(rung.donor)
+        try:
+            self._visiting = self._visit(rung.donor)
+        except GruppettoError as wrong:  # our own papers have gone
+            self._fell(rung.donor.learner, str(wrong))
+            self._ladder.failed()
+            return None
         try:
             state = await self._visiting.fetch(self._wanted.versions, **self._identity)
             await self._hear_of(state.manifest.versions)

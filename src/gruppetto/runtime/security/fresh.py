@@ -16,6 +16,7 @@ from typing import Any
 
 from gruppetto.errors import SettingError
 from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.security.identity import Identity, Role, identity_in
 
 __all__ = ["FreshContext", "PeerTls", "client_context", "refusal_in", "server_context"]
 
@@ -106,19 +107,36 @@ def server_context(
     return context
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTls:
-    """What learners show each other, each its own certificate."""
+    """What learners show each other, each its own certificate. It names no host, so whose it is is looked at."""
 
-    as_donor: FreshContext
-    as_guest: FreshContext
+    ca: Path
+    cert: Path
+    key: Path
 
-    @classmethod
-    def of(cls, ca: Path, cert: Path, key: Path) -> PeerTls:
-        """A learner's certificate names no host, so whose it is has to be looked at. Raises :class:`SettingError`."""
-        return cls(
-            server_context(cert, key, clients=ca, required=True), client_context(ca, cert, key, checks_host=False)
-        )
+    def as_donor(self) -> FreshContext:
+        """Every guest has to show one. Raises :class:`SettingError`."""
+        return server_context(self.cert, self.key, clients=self.ca, required=True)
+
+    def as_guest_of(self, donor: str) -> FreshContext:
+        """Any learner of the run could listen there; this one alone will do. Raises :class:`SettingError`."""
+        context = client_context(self.ca, self.cert, self.key, checks_host=False)
+        context.sslobject_class = _expecting(Identity(role=Role.LEARNER, name=donor))
+        return context
+
+
+def _expecting(whose: Identity) -> type[ssl.SSLObject]:
+    class Expecting(ssl.SSLObject):
+        """Part of the handshake: nothing is said to anybody else."""
+
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            found = identity_in(self.getpeercert() or {})
+            if found != whose:
+                raise ssl.SSLCertVerificationError(f"it has the certificate of {found or 'nobody'}, not of {whose}")
+
+    return Expecting
 
 
 def refusal_in(wrong: BaseException | None) -> str:
