@@ -76,6 +76,9 @@ class Good:
 
     async def ride(self) -> None:
         self.round = t = self.round + 1
+        beat = encode_frame(Heartbeat(learner="a", incarnation=1))
+        async with self.http.post(f"{self.url}/v1/heartbeat", data=beat) as reply:
+            assert reply.status == 204
         await self.progress()
         await self.until(Ask)
         answer = Answer(
@@ -100,8 +103,11 @@ class Good:
         await self.socket.send_bytes(encode_frame(ProgressFrame(progress=news)))
 
     async def until(self, kind: type[Any]) -> None:
-        while not isinstance(decode_frame((await self.socket.receive()).data, FROM_SYNCER), kind):
-            pass
+        while True:
+            message = await self.socket.receive()
+            assert message.type is aiohttp.WSMsgType.BINARY, message
+            if isinstance(decode_frame(message.data, FROM_SYNCER), kind):
+                return
 
 
 def valid_frames() -> list[bytes]:
@@ -135,9 +141,13 @@ async def pelt(http: aiohttp.ClientSession, url: str, count: int, seed: int, cod
             given = {"Gruppetto-Codec": "fp32", "Gruppetto-Checksum": f"{checksum(body):08x}"}
             given["Gruppetto-Answer"] = base64.urlsafe_b64encode(frame[:3000]).decode()
             request = http.put(f"{url}/v1/contribution/1/0", data=body, headers=given)
-        async with request as reply:
-            await reply.read()
-            codes[reply.status] = codes.get(reply.status, 0) + 1
+        try:
+            async with request as reply:
+                await reply.read()
+                status = reply.status
+        except aiohttp.ClientError:  # a body that was not read took the connection with it
+            status = 0
+        codes[status] = codes.get(status, 0) + 1
 
 
 def resident_bytes(pid: int) -> int:
@@ -197,7 +207,13 @@ def main() -> None:
         authority.make(Identity(role=Role.SYNCER, name="syncer"), days=5, hosts=["127.0.0.1"])
         for name in "ab":
             authority.make(Identity(role=Role.LEARNER, name=name), days=5)
-        rules = ("run.num_fragments=1", "run.sync_period=1", "run.overlap_steps=0", "codec.uplink=fp32")
+        rules = (
+            "run.num_fragments=1",
+            "run.sync_period=1",
+            "run.overlap_steps=0",
+            "codec.uplink=fp32",
+            "run.liveness_s=30",
+        )
         with (Path(place) / "log").open("w") as log:
             process = subprocess.Popen(
                 [

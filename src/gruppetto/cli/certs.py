@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["authority_in", "main"]
 
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
+"""Under which its own machine finds a syncer in any case; the last two where it listens everywhere and says so."""
 CA_DAYS = 3650
 
 
@@ -41,7 +42,7 @@ class Flags:
     """Where they lie."""
     host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="HOST")] = ()
     """A name or address (IPv4, IPv6) under which learners find the syncer or a standby; may be given several times.
-    localhost, 127.0.0.1 and ::1 unless said otherwise."""
+    Those of its own machine are there without saying."""
     syncer: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("syncer",)
     """Syncers; one certificate does for a syncer and its standbys."""
     learner: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ()
@@ -107,7 +108,7 @@ def _make(flags: Flags, authority: Authority, names: Sequence[str]) -> dict[str,
     for role in (Role.SYNCER, Role.OPERATOR, Role.VIEWER, Role.LEARNER):
         for name in getattr(flags, role.value):
             identity = Identity(role=role, name=name)
-            hosts = (flags.host or LOCAL_HOSTS) if role is Role.SYNCER else ()
+            hosts = (*flags.host, *LOCAL_HOSTS) if role is Role.SYNCER else ()
             if authority.make(identity, days=flags.days, hosts=hosts):
                 made.append(identity.stem)
             elif role is Role.SYNCER and flags.host:
@@ -131,7 +132,8 @@ def _renew(flags: Flags, authority: Authority, names: Sequence[str]) -> dict[str
             "--host is for a syncer", where="gruppetto certs renew", fix="say renew syncer:syncer --host ..."
         )
     for identity in chosen:
-        authority.renew(identity, days=flags.days, hosts=flags.host, new_key=flags.new_key)
+        hosts = (*flags.host, *LOCAL_HOSTS) if flags.host else ()
+        authority.renew(identity, days=flags.days, hosts=hosts, new_key=flags.new_key)
     _say(
         flags, f"renewed {', '.join(identity.stem for identity in chosen)}; who watches the file takes it up by himself"
     )

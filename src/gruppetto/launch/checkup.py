@@ -69,7 +69,7 @@ def examine(
     if certs is not None:
         yield from look_at_papers(certs, now=wall_time_s())
     if syncer is not None:
-        yield from _syncer(syncer, token, tls, clock)
+        yield from _syncer(syncer, token, clock, tls)
 
 
 def _versions() -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def _port(listen: str) -> Finding:
         return Finding(subject="port", level="warning", text=f"{listen}: {error}", fix=fix)
 
 
-def _syncer(url: str, token: str | None, tls: ssl.SSLContext | None, clock: Clock) -> Iterator[Finding]:
+def _syncer(url: str, token: str | None, clock: Clock, tls: ssl.SSLContext | None = None) -> Iterator[Finding]:
     try:
         status = fetch_status(url, token=token, tls=tls)
         address = SyncerAddress.parse_all(url)[0]
