@@ -15,7 +15,8 @@ from typing import Any
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.security.fresh import refusal_in
+from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
 __all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "is_standby", "read_token"]
 
@@ -156,5 +157,7 @@ def _get_from(
             raise AddressError(what, where=url, fix=fix) from error
         if why := refusal_in(error):
             raise AddressError(f"does not take this certificate ({why})", where=url, fix="renew it") from error
+        if isinstance(tls, FreshContext) and (why := tls.expired(wall_time_s())):
+            raise AddressError(why, where=url, fix="renew it: gruppetto certs renew") from error
         reason = getattr(error, "reason", error)
         raise ConnectionLost(f"{url}: nobody answers ({reason}); is the syncer running there?") from error

@@ -23,8 +23,9 @@ from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.security.fresh import refusal_in
+from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     CHECKSUM_HEADER,
@@ -285,6 +286,10 @@ class HttpSyncer:
                 return AddressError(
                     f"its certificate cannot be trusted ({why})", where=where, fix="pass the authority's ca_file"
                 )
+            case aiohttp.ServerDisconnectedError() if isinstance(self._tls, FreshContext) and self._tls.shows:
+                if why := self._tls.expired(wall_time_s()):
+                    return AddressError(why, where=where, fix="renew it: gruppetto certs renew")
+                return ConnectionLost(f"{where} ends the connection; does it take {self._tls.shows}? Its log says")
             case _ if refusal_in(wrong):
                 fix = "renew it, or use one of the syncer's own authority"
                 return AddressError(

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gruppetto.errors import SettingError
+from gruppetto.errors import SettingError, StateError
 from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.security.expiry import days_left
 from gruppetto.runtime.security.identity import Identity, Role, identity_in
 
 __all__ = ["FreshContext", "PeerTls", "client_context", "refusal_in", "server_context"]
@@ -39,6 +40,22 @@ class FreshContext(ssl.SSLContext):
         self._files, self._complaints = (cert, key, ca), Complaints(_log)
         self._seen = _look(self._files)
         self._load()
+
+    def expired(self, now: float) -> str:
+        """Which certificate of ours has expired, if it has; ``now`` in seconds since 1970.
+
+        A syncer on asyncio ends a handshake that it refuses without the alert that would say why.
+        """
+        cert = self._files[0]
+        try:
+            return f"{cert} has expired" if cert is not None and days_left(cert, now=now) <= 0 else ""
+        except StateError as wrong:
+            return str(wrong)
+
+    @property
+    def shows(self) -> Path | None:
+        """The certificate that is shown."""
+        return self._files[0]
 
     def refresh(self) -> None:
         """Take up what has changed, if it can be used."""

@@ -17,8 +17,11 @@ import pytest
 from tests.runtime.security.attacks.site_of_a_run import learner, unharmed
 
 from gruppetto.dashboard.annex import annex
+from gruppetto.errors import GruppettoError
 from gruppetto.protocol.messages import Heartbeat
+from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.security.identity import Identity, Role
 from gruppetto.runtime.security.issuing import Authority
 from gruppetto.runtime.security.places import Papers, papers_of
@@ -145,7 +148,12 @@ def test_certificates_of_another_authority_or_time_open_nothing(
 
     async def test(site: Any) -> None:
         good = await site.peer("a").join()
-        for _ in range(12):
+        async with HttpSyncer(SyncerAddress.parse(site.url), token=None, tls=papers.tls, stall_s=5.0) as client:
+            said = "has expired; renew it" if whose == "expired" else "does it take .*learner-a.pem"
+            with pytest.raises(GruppettoError, match=said):
+                async with client.control():
+                    pass
+        for _ in range(11):
             bad = site.with_papers(papers, "a")
             with pytest.raises((aiohttp.ClientError, OSError, ssl.SSLError)):
                 await bad.get("/healthz")
