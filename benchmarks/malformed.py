@@ -212,7 +212,7 @@ def main() -> None:
             "run.sync_period=1",
             "run.overlap_steps=0",
             "codec.uplink=fp32",
-            "run.liveness_s=30",
+            "run.liveness_s=120",
         )
         with (Path(place) / "log").open("w") as log:
             process = subprocess.Popen(

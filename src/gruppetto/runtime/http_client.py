@@ -91,7 +91,13 @@ class ControlSocket:
 
     async def receive(self, allowed: frozenset[str]) -> Frame:
         """The next frame. Raises :class:`ConnectionLost` when none will come, :class:`ProtocolError` for nonsense."""
-        message = await self._socket.receive()
+        try:
+            message = await self._socket.receive()
+        except (
+            aiohttp.ClientError,
+            OSError,
+        ) as wrong:  # it answers pings by itself, also when nobody is there any more
+            raise ConnectionLost(f"{self._address}: the control connection broke ({_why(wrong)})") from wrong
         match message.type:
             case aiohttp.WSMsgType.BINARY:
                 return decode_frame(message.data, allowed)
