@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 ARGS ?=
 
-.PHONY: help setup develop demo test check fuzz chaos bench docs experiments clean
+.PHONY: help setup develop demo test check audit fuzz chaos bench docs experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -41,6 +41,9 @@ check: develop docs  ## style, types, who may import whom, and that the document
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports
 
+audit: develop  ## known weaknesses in the pinned dependencies, where pip-audit and its service are to be had
+	@$(RUN) tools/audit.py
+
 fuzz: setup  ## try to break the protocol for a minute: random faults in virtual time (ARGS='--seconds 600 --first 100000')
 	@$(RUN) -m gruppetto fuzz $(or $(ARGS),--seconds 60)
 
@@ -59,6 +62,7 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/ranks.py
 	@$(RUN) benchmarks/dashboard.py
 	@$(RUN) benchmarks/calibration.py
+	@$(RUN) benchmarks/malformed.py --messages 10000
 
 experiments: setup  ## what the paper claims, asked again coarsely, within the hour (ARGS='--workers 8'); then see docs/evidence.md
 	@$(RUN) -m gruppetto experiment all --quick $(ARGS)

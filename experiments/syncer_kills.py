@@ -5,7 +5,8 @@ that serves is killed (SIGKILL), or stopped and let go on when another has taken
 times. Printed are: merged rounds lost, the longest time between two steps of any learner, and the seconds from each
 kill to the next merged round.
 
-``python experiments/syncer_kills.py [--kills 20] [--by standby|restart] [--how kill|stop] [--durability interval]``
+``python experiments/syncer_kills.py [--kills 20] [--by standby|restart] [--how kill|stop] [--durability interval]
+[--tls]``: with ``--tls`` everybody shows a certificate.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 from gruppetto.errors import GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint
+from gruppetto.launch.papers import learner_papers, looker_papers
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.trace.log import Header, read_trace
 
@@ -46,7 +48,7 @@ lease_s = 4.0
 """
 
 
-def train(name: str, syncer: str, diary: Path) -> None:
+def train(name: str, syncer: str, diary: Path, certs: str) -> None:
     """A learner: it writes down when each step was done, what round it knew of and which versions it had."""
     import torch
     from torch import nn
@@ -55,10 +57,12 @@ def train(name: str, syncer: str, diary: Path) -> None:
 
     torch.set_num_threads(1)
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    papers = learner_papers(certs or None, None, name)
+    files = {"ca_file": papers.ca, "cert_file": papers.cert, "key_file": papers.key}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with (
         diary.open("w", buffering=1) as file,
-        Learner(model, optimizer, syncer=syncer, name=name, tokens_per_step=16, quiet=True) as learner,
+        Learner(model, optimizer, syncer=syncer, name=name, tokens_per_step=16, quiet=True, **files) as learner,
     ):
         while True:
             model(torch.randn(16, 64)).square().mean().backward()
@@ -72,18 +76,20 @@ def train(name: str, syncer: str, diary: Path) -> None:
 class Run:
     """A run in a directory: its present syncer, perhaps a standby, and its learners."""
 
-    def __init__(self, directory: Path, *, by: str, how: str, durability: str) -> None:
+    def __init__(self, directory: Path, *, by: str, how: str, durability: str, tls: bool) -> None:
         self.directory, self.by, self.how = directory, by, how
+        self.certs = make_certs(directory / "certs") if tls else ""
+        self.tls = looker_papers(self.certs or None, None).tls
         self.state, self.lives = directory / "state", 0
         (directory / "RUN.toml").write_text(RUN.format(durability=durability))
         self.ports = [free_port(), free_port()] if by == "standby" else [free_port()]
-        self.urls = [f"http://127.0.0.1:{port}" for port in self.ports]
+        self.urls = [f"{'https' if tls else 'http'}://127.0.0.1:{port}" for port in self.ports]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.syncers = [self.start_syncer(port, standby=i > 0) for i, port in enumerate(self.ports)]
         self.learners = [self._start(__file__, "--train", name, *self._learner(name)) for name in LEARNERS]
 
-    def _learner(self, name: str) -> tuple[str, str]:
-        return ",".join(self.urls), str(self.directory / f"{name}.jsonl")
+    def _learner(self, name: str) -> tuple[str, str, str]:
+        return ",".join(self.urls), str(self.directory / f"{name}.jsonl"), self.certs
 
     def _start(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.directory / "log").open("ab") as log:
@@ -97,6 +103,7 @@ class Run:
         return self._start(
             *("-m", "gruppetto", "syncer", str(self.directory / "RUN.toml"), "--state", str(self.state)),
             *("--listen", f"127.0.0.1:{port}", "--trace", str(trace), *(["--standby"] if standby else [])),
+            *(["--certs", self.certs] if self.certs else []),
         )
 
     def status(self) -> dict[str, Any]:
@@ -105,7 +112,7 @@ class Run:
         if endpoint is None:
             return {}
         try:
-            return fetch_status(endpoint.url)
+            return fetch_status(endpoint.url, tls=self.tls)
         except GruppettoError:
             return {}
 
@@ -160,6 +167,14 @@ class Run:
             process.wait()
 
 
+def make_certs(directory: Path) -> str:
+    """Papers for everybody."""
+    named = [word for name in LEARNERS for word in ("--learner", name)]
+    command = [sys.executable, "-m", "gruppetto", "certs", "make", "--dir", str(directory), *named]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return str(directory)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -199,13 +214,14 @@ def main() -> None:
     parser.add_argument("--how", choices=("kill", "stop"), default="kill")
     parser.add_argument("--durability", choices=("round", "interval"), default="round")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--train", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.train:
-        train(asked.train[0], asked.train[1], Path(asked.train[2]))
+        train(asked.train[0], asked.train[1], Path(asked.train[2]), asked.train[3])
         return
     with tempfile.TemporaryDirectory() as place:
-        run = Run(Path(place), by=asked.by, how=asked.how, durability=asked.durability)
+        run = Run(Path(place), by=asked.by, how=asked.how, durability=asked.durability, tls=asked.tls)
         try:
             run.until_round(10)
             if asked.by == "standby":
@@ -217,7 +233,14 @@ def main() -> None:
             run.until_round(run.status().get("round", 0) + 10)
         finally:
             run.end()
-        found = {"by": asked.by, "how": asked.how, "kills": len(kills), **judge(Path(place)), "each": kills}
+        found = {
+            "by": asked.by,
+            "how": asked.how,
+            "tls": asked.tls,
+            "kills": len(kills),
+            **judge(Path(place)),
+            "each": kills,
+        }
     if asked.json:
         print(json.dumps(found))
         return

@@ -62,6 +62,8 @@ CHANGED: dict[str, object] = {
     "syncer.tls_cert": "cert.pem",
     "syncer.tls_key": "key.pem",
     "syncer.allow_plaintext": True,
+    "syncer.certs": "certs",
+    "syncer.allow_shared_token": True,
     "launch.restart": False,
     "launch.max_restarts": 3,
     "launch.standby": True,

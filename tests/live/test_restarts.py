@@ -61,7 +61,11 @@ def status(directory: Path) -> dict[str, Any]:
 
 def test_whatever_is_killed_comes_back_and_every_token_is_accounted_for(tmp_path: Path) -> None:
     rng, directory = random.Random(7), tmp_path / "run"
-    train = start(tmp_path, "--rounds", str(ROUNDS))
+    certs = str(tmp_path / "certs")
+    named = [word for name in "abc" for word in ("--learner", name)]
+    subprocess.run([sys.executable, "-m", "gruppetto", "certs", "make", "--dir", certs, *named], check=True)
+    # Over TLS, where everybody shows his own certificate: the launcher, the judge and whoever asks how it stands too.
+    train = start(tmp_path, "--rounds", str(ROUNDS), "--set", f"syncer.certs={certs}")
     victims = ["b", "syncer", "a"]
     rounds = sorted(rng.sample(range(20, ROUNDS // 2), len(victims)))
     struck: list[str] = []
@@ -85,6 +89,9 @@ def test_whatever_is_killed_comes_back_and_every_token_is_accounted_for(tmp_path
     assert {name: each["restarts"] for name, each in ended["learners"].items()} == {"a": 1, "b": 1, "c": 0}
     assert ended["syncer"]["restarts"] == 1
     assert not (directory / "deaths.jsonl").exists()
+    secrets = [path.read_text().splitlines()[1] for path in (tmp_path / "certs").glob("*.key")]
+    kept = [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
+    assert len(secrets) == 6 and not any(secret.encode() in content for secret in secrets for content in kept)
     assert [death["merged_again_s"] is not None for death in report["deaths"]][:2] == [True, True]
 
 

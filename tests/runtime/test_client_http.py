@@ -203,3 +203,34 @@ def test_nonsense_on_the_control_connection(send: str | bytes, says: str) -> Non
 
     with pytest.raises(ProtocolError, match=says):
         asyncio.run(dial(handler))
+
+
+def test_a_ping_that_cannot_be_answered_any_more_is_a_lost_connection() -> None:
+    """The library answers pings by itself, and raises what it raises if the way back is closed by then."""
+
+    async def pings(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.ping()
+        await asyncio.sleep(5)
+        return socket
+
+    async def story() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/control", pings)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address = SyncerAddress.parse(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        async with HttpSyncer(address, token=None, tls=None, stall_s=5.0) as http:
+            with pytest.raises(ConnectionLost, match="control connection broke"):
+                async with http.control() as control:
+                    await asyncio.sleep(0.2)  # the ping is here, unread
+                    connection = control._socket._response.connection  # type: ignore[union-attr]
+                    assert connection is not None and connection.transport is not None
+                    connection.transport.close()
+                    await control.receive(frozenset())
+        await runner.cleanup()
+
+    asyncio.run(asyncio.wait_for(story(), 30))

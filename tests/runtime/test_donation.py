@@ -387,8 +387,8 @@ def test_whatever_goes_wrong_at_a_donor_costs_one_rung(trouble: str) -> None:
             late = trouble == "silence" and clock.now() > began + 0.1
             return (Version(7), Version(6 if late else 5))
 
-        def visit(address: str) -> Visit:
-            return Visit(address, learner="n", session="s", token=None, stall_s=5.0, fits=fits)
+        def visit(donor: Address) -> Visit:
+            return Visit(donor.address, learner="n", session="s", token=None, stall_s=5.0, fits=fits)
 
         wanted = Recover(donors=(Address(learner="d", address=donor.address),), versions=(Version(7), Version(5)))
         found = asyncio.Event()

@@ -589,10 +589,23 @@ def test_a_port_in_use_is_said_with_the_fix(tmp_path):
 
 
 def test_off_loopback_nobody_listens_by_accident(tmp_path):
-    for extra, missing in (({}, "TLS and a token"), ({"token": "t"}, "TLS")):
-        with pytest.raises(AddressError, match=f"{missing} is missing"):
-            SyncerSetting(state=tmp_path, listen="0.0.0.0:0", **extra).check_exposure()
-    SyncerSetting(state=tmp_path, listen="0.0.0.0:0", allow_plaintext=True).check_exposure()
+    tls, identity = {"tls_cert": tmp_path / "c", "tls_key": tmp_path / "k"}, "an identity for each learner"
+    far = {"state": tmp_path, "listen": "0.0.0.0:0"}
+    for extra, missing in (
+        ({}, f"TLS and {identity}"),
+        ({"token": "t"}, f"TLS and {identity}"),
+        ({"token": "t", **tls}, identity),
+        (tls, identity),
+        ({"token": "t", "allow_shared_token": True}, "TLS"),
+    ):
+        with pytest.raises(AddressError, match=f"and {missing} is missing"):
+            SyncerSetting(**far, **extra).check_exposure()
+    for fine in (
+        {"allow_plaintext": True},
+        {"token": "t", "allow_shared_token": True, **tls},
+        {"identities": tmp_path},
+    ):
+        SyncerSetting(**far, **fine).check_exposure()
     SyncerSetting(state=tmp_path, listen="localhost:0").check_exposure()
 
 

@@ -31,7 +31,7 @@ from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import LAST_WORDS_S
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.run_ahead import RunAhead
-from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
+from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
 from gruppetto.attach.watching import Watch
@@ -46,6 +46,8 @@ from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.rank_client import RankClient
+from gruppetto.runtime.security.fresh import PeerTls
+from gruppetto.runtime.wire import RecoveryNote, is_name
 
 __all__ = ["Learner"]
 
@@ -95,12 +97,15 @@ class Learner(Comings):
     weights alone from the syncer (a directory gets a checkpoint every 500 steps); its learning rate then rises over
     ``rewarm_steps`` steps (:attr:`lr_factor`). ``recover=False``: always the last, without the ramp. ``donate``: where
     it gives its own state to others; "auto": on this machine if the syncer is on it, else nowhere; HOST:PORT: there,
-    under the run's token; None: nowhere. Whatever
+    under the run's token, or with certificates of both sides; None: nowhere. Whatever
     comes from a learner's checkpoint or a peer, the parameters are the run's, never those of a peer's own steps.
     Leaving on notice: :meth:`leave`, ``notice`` (a :class:`threading.Event`, or a function polled at every boundary
     that is true when it is time) or, with ``leave_on_sigterm=True``, SIGTERM. At the next boundary the learner gives
     its work of all fragments with its true counts, says goodbye and has :attr:`left`, ``leave_within_s`` later at most;
     :meth:`until_finished` then ends, and a loop of your own has to look at :attr:`left`.
+
+    ``ca_file`` (the authority by which the syncer is known), ``cert_file`` and ``key_file``, or ``token``: this
+    learner's own papers, see ``gruppetto certs``. Plain text to another machine takes ``allow_plaintext``.
 
     A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
     these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
@@ -128,9 +133,10 @@ class Learner(Comings):
         trainable_only: bool = True,
         cursor: Callable[[], SupportsIndex] | None = None,
         hook: bool = True,
-        ca_file: str | None = None,
-        cert_file: str | None = None,
-        key_file: str | None = None,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+        allow_plaintext: bool = False,
         stall_s: float = 30.0,
         quiet: bool = False,
         donate: str | None = "auto",
@@ -176,16 +182,24 @@ class Learner(Comings):
             )
         book = address_book(syncer)
         addresses = book.addresses()
-        donates = donation_place(donate, addresses, token=token, has_optimizer=optimizer is not None)
+        donates = donation_place(
+            donate,
+            addresses,
+            token=token,
+            has_optimizer=optimizer is not None,
+            has_certificate=ca_file is not None and cert_file is not None,
+        )
         self._checkpoints = (
             Checkpoints(checkpoints, every_steps=SAVE_EVERY_STEPS)
             if isinstance(checkpoints, str | Path)
             else checkpoints
         )
-        tls = tls_context(ca_file, cert_file, key_file) if any(address.secure for address in addresses) else None
-        for address in addresses:
-            if not address.secure and not address.is_loopback:
-                log.warning("%s: weights and token travel unencrypted; use https", address)
+        check_exposure(addresses, allow_plaintext=allow_plaintext)
+        secure = any(address.secure for address in addresses)
+        tls = tls_context(ca_file, cert_file, key_file) if secure else None
+        peers = None
+        if secure and ca_file is not None and cert_file is not None and key_file is not None:
+            peers = PeerTls(ca=Path(ca_file), cert=Path(cert_file), key=Path(key_file))
         self._model, self._optimizer = model, optimizer if hook else None
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s
@@ -259,6 +273,7 @@ class Learner(Comings):
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
             if optimizer is not None
             else lambda manifest: None,
+            peers=peers,
             also=None if lead is None else lead.order,
         )
         super().__init__(core, client)

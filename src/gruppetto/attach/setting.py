@@ -16,7 +16,7 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["check_for_ranks", "check_settings", "default_name", "donation_place"]
+__all__ = ["check_exposure", "check_for_ranks", "check_settings", "default_name", "donation_place"]
 
 MAX_SECONDS = 1e6
 """Eleven days. Waiting for much longer overflows in the system's own calls."""
@@ -84,6 +84,22 @@ def check_for_ranks(*, donate: str | None) -> None:
         )
 
 
+def check_exposure(syncers: Sequence[SyncerAddress], *, allow_plaintext: bool) -> None:
+    """Weights and secrets leave this machine encrypted, unless somebody has said otherwise by name. Raises
+    :class:`SettingError`."""
+    if not isinstance(allow_plaintext, bool):
+        raise SettingError(
+            f"allow_plaintext is {allow_plaintext!r:.80}", where="Learner.allow_plaintext", fix="use True or False"
+        )
+    for syncer in syncers:
+        if not (syncer.secure or syncer.is_loopback or allow_plaintext):
+            raise SettingError(
+                "weights and token would travel in plain text",
+                where=str(syncer),
+                fix="use https with ca_file (gruppetto certs makes one), or say allow_plaintext",
+            )
+
+
 def _check_seconds(key: str, limit_s: object) -> None:
     if isinstance(limit_s, bool) or not isinstance(limit_s, (int, float)) or not 0 < limit_s <= MAX_SECONDS:
         raise SettingError(
@@ -94,7 +110,12 @@ def _check_seconds(key: str, limit_s: object) -> None:
 
 
 def donation_place(
-    donate: str | None, syncers: Sequence[SyncerAddress], *, token: str | None, has_optimizer: bool
+    donate: str | None,
+    syncers: Sequence[SyncerAddress],
+    *,
+    token: str | None,
+    has_optimizer: bool,
+    has_certificate: bool = False,
 ) -> tuple[str, int] | None:
     """Host and port at which a learner gives its state to others; None if it gives none.
 
@@ -120,10 +141,10 @@ def donation_place(
         raise SettingError(f"nobody can reach {host}", where=where, fix=use)
     if not has_optimizer:
         raise SettingError("there is no optimizer whose state could be given", where=where, fix="pass the optimizer")
-    if not is_loopback(host) and token is None:
+    if not is_loopback(host) and token is None and not has_certificate:
         raise SettingError(
             f"whoever reaches {donate} could read the weights",
             where=where,
-            fix="give the syncer and its learners a token",
+            fix="give the syncer and its learners certificates, or a token",
         )
     return host, port

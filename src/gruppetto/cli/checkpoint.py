@@ -12,8 +12,9 @@ import tyro
 
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
 from gruppetto.errors import StateError
-from gruppetto.launch.ask import find_endpoint, read_token
+from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint
+from gruppetto.launch.papers import looker_papers, looker_papers_in
 
 __all__ = ["main"]
 
@@ -31,6 +32,8 @@ class Flags:
     """What to call it; checkpoint-N by default."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token. For a run directory of yours none is needed."""
+    certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """A directory of gruppetto certs: the authority that made the syncer's, and an operator's or viewer's own."""
     json: bool = False
     """One JSON object."""
 
@@ -38,13 +41,18 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "checkpoint")
     target = exactly_one(flags.target, "URL or RUNDIR", "checkpoint")
-    url, secret = target, read_token(flags.token_file)
+    url = target
     if Path(target).is_dir():
+        papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
+        secret = papers.token
         endpoint = find_endpoint(Path(target))
         if endpoint is None:
             raise StateError("no run goes on in it", where=target, fix="name the directory or the address of one")
         url, secret = endpoint.url, secret or endpoint.control or None
-    report = take_checkpoint(url, secret=secret, name=flags.name, show=_show)
+    else:
+        papers = looker_papers(flags.certs, flags.token_file)
+        secret = papers.token
+    report = take_checkpoint(url, secret=secret, name=flags.name, show=_show, tls=papers.tls)
     if flags.json:
         print_json(report)
     else:

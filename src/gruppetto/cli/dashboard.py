@@ -12,7 +12,7 @@ import tyro
 
 from gruppetto.cli.flags import exactly_one, read_flags
 from gruppetto.dashboard.serving import directory_app, serve_pages, syncer_app, trace_of
-from gruppetto.launch.ask import read_token
+from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.address import SyncerAddress
 
 __all__ = ["main"]
@@ -29,6 +29,8 @@ class Flags:
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the token: the syncer's, and what lookers have to show when the page is reachable from
     other machines."""
+    certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """A directory of gruppetto certs: the authority that made the syncer's, and an operator's or viewer's own."""
     allow_plaintext: bool = False
     """Listen off this machine without TLS, knowingly."""
 
@@ -36,12 +38,13 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "dashboard")
     target = exactly_one(flags.target, "RUNDIR or URL", "dashboard")
-    token = read_token(flags.token_file)
+    papers = looker_papers(flags.certs, flags.token_file)
+    token = papers.token
     if Path(target).exists():
         app = directory_app(trace_of(Path(target)), token)
     else:
         asked = None if SyncerAddress.parse(f"http://{flags.listen}").is_loopback else token
-        app = syncer_app(SyncerAddress.parse(target), token, asked)
+        app = syncer_app(SyncerAddress.parse(target), token, asked, tls=papers.tls)
 
     def ready(url: str) -> None:
         print(f"{url} shows {target}", file=sys.stderr, flush=True)

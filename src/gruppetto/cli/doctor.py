@@ -12,11 +12,12 @@ import tyro
 
 from gruppetto.cli.flags import print_json, read_flags
 from gruppetto.errors import StateError, UserError
-from gruppetto.launch.ask import read_token
 from gruppetto.launch.checkup import examine, measure_line
 from gruppetto.launch.measuring import measure_machine
+from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.security.places import Papers
 from gruppetto.runtime.setting import DEFAULT_LISTEN
 
 __all__ = ["main"]
@@ -30,6 +31,8 @@ class Flags:
     """A syncer that this machine is to reach: its clock, latency and bandwidth are looked at too."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
+    certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """A directory of gruppetto certs: what expires there is said, and a syncer is asked with its operator's papers."""
     directory: Path = Path()
     """Where a run or a syncer would keep its files."""
     listen: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = DEFAULT_LISTEN
@@ -48,9 +51,17 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("nothing is measured", where="--out", fix="say --measure too")
     if flags.out is not None and flags.out.exists():
         raise StateError("is there already", where=str(flags.out), fix="name another file")
-    token, clock = read_token(flags.token_file), MonotonicClock()
+    papers, clock = _papers(flags), MonotonicClock()
     findings = []
-    for finding in examine(clock, directory=flags.directory, listen=flags.listen, syncer=flags.syncer, token=token):
+    for finding in examine(
+        clock,
+        directory=flags.directory,
+        listen=flags.listen,
+        syncer=flags.syncer,
+        token=papers.token,
+        tls=papers.tls,
+        certs=Path(flags.certs).expanduser() if flags.certs else None,
+    ):
         findings.append(finding)
         if not flags.json:
             print(finding, flush=True)
@@ -59,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     if flags.measure and not wrong:
         line = None
         if flags.syncer is not None:
-            line = measure_line(SyncerAddress.parse_all(flags.syncer)[0], clock, token=token)
+            line = measure_line(SyncerAddress.parse_all(flags.syncer)[0], clock, token=papers.token, tls=papers.tls)
             line = line if line.bytes_per_s else None
         machine = measure_machine(flags.directory, clock, line=line, progress=_progress)
         found["machine"] = asdict(machine)
@@ -71,6 +82,11 @@ def main(arguments: Sequence[str]) -> int:
     if flags.json:
         print_json({"ok": not wrong, **found})
     return 1 if wrong else 0
+
+
+def _papers(flags: Flags) -> Papers:
+    """Nobody's, where no syncer is to be asked: a host may have no papers but its own."""
+    return looker_papers(flags.certs, flags.token_file) if flags.syncer is not None else Papers()
 
 
 def _progress(text: str) -> None:

@@ -36,6 +36,10 @@ class Flags:
     """This learner's name in the run; a [[learner]] entry of that name sets its pace."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
+    certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """A directory of gruppetto certs: the authority by which the syncer is known, and this learner's own papers."""
+    allow_plaintext: bool = False
+    """Speak without TLS to a syncer off this machine, knowingly."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
     """Where tokenized text is kept between runs."""
     checkpoints: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
@@ -60,14 +64,21 @@ def main(arguments: Sequence[str]) -> int:
     if flags.follow_parent:
         end_with_parent()
     from gruppetto.config import LearnerEntry, load_run
-    from gruppetto.launch.ask import read_token
+    from gruppetto.launch.papers import learner_papers
 
     part = None
     if flags.from_ is not None:
         from gruppetto.launch.resuming import part_of
 
         part = part_of(Path(flags.from_), flags.name)
-    overrides = overrides_of(flags.set, {"syncer.token_file": flags.token_file})
+    overrides = overrides_of(
+        flags.set,
+        {
+            "syncer.token_file": flags.token_file,
+            "syncer.certs": flags.certs,
+            "syncer.allow_plaintext": "true" if flags.allow_plaintext else None,
+        },
+    )
     config = load_run(file, overrides=overrides)
     syncer = flags.syncer or ",".join(config.syncer.urls)
     if not syncer:
@@ -82,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
         config,
         entry,
         syncer=_address(syncer),
-        token=read_token(config.syncer.token_file),
+        papers=learner_papers(config.syncer.certs, config.syncer.token_file, flags.name),
         cache=Path(flags.cache).expanduser(),
         clock=MonotonicClock(),
         checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import tyro
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
-from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.launch.ask import fetch_status, find_endpoint
+from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
 from gruppetto.report.alarms import alarm_lines
 from gruppetto.report.story import as_duration
@@ -37,6 +39,8 @@ class Flags:
     """The address of a syncer, with those of its standbys; or a run directory on this machine."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
+    certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """A directory of gruppetto certs: the authority that made the syncer's, and an operator's or viewer's own."""
     json: bool = False
     """One JSON object."""
 
@@ -44,12 +48,13 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "status")
     target = exactly_one(flags.target, "URL or RUNDIR", "status")
-    token = read_token(flags.token_file)
     if Path(target).is_dir():
-        status = status_of_directory(Path(target), token=token)
+        papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
+        status = status_of_directory(Path(target), token=papers.token, tls=papers.tls)
     else:
         try:
-            status = fetch_status(target, token=token)
+            papers = looker_papers(flags.certs, flags.token_file)
+            status = fetch_status(target, token=papers.token, tls=papers.tls)
         except ConnectionLost as error:
             raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
     if flags.json:
@@ -59,7 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def status_of_directory(directory: Path, *, token: str | None = None) -> dict[str, Any]:
+def status_of_directory(
+    directory: Path, *, token: str | None = None, tls: ssl.SSLContext | None = None
+) -> dict[str, Any]:
     """The syncer's account with pid and restarts of each local learner, and who has died; from the report when the run
     has ended, and from the durable state where that is all there is.
 
@@ -71,7 +78,7 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
     try:
         if endpoint is None:
             raise ConnectionLost("the syncer does not run")
-        status = fetch_status(endpoint.url, token=token)
+        status = fetch_status(endpoint.url, token=token, tls=tls)
     except GruppettoError:
         report, held = _read(directory / "report.json", _Report), is_held(directory)
         if not processes and not report and not held:

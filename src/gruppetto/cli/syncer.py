@@ -54,8 +54,12 @@ class Flags:
     """The certificate (PEM) to serve with."""
     tls_key: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """Its key (PEM, not encrypted)."""
+    certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
+    """A directory of gruppetto certs: serve with its certificate, and let in who has an identity of his own there."""
+    allow_shared_token: bool = False
+    """With TLS, let one token for all do off this machine, knowingly."""
     allow_plaintext: bool = False
-    """Listen without TLS or a token off this machine, knowingly."""
+    """Listen without TLS or identities off this machine, knowingly."""
     standby: bool = False
     """Wait until the syncer that uses the same state directory is gone, then take over, and go on with its trace."""
     exit_when_finished: bool = False
@@ -85,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
             "syncer.token_file": flags.token_file,
             "syncer.tls_cert": flags.tls_cert,
             "syncer.tls_key": flags.tls_key,
+            "syncer.certs": flags.certs,
+            "syncer.allow_shared_token": "true" if flags.allow_shared_token else None,
             "syncer.allow_plaintext": "true" if flags.allow_plaintext else None,
         },
     )
@@ -136,6 +142,8 @@ def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
         token=read_token(place.token_file),
         tls_cert=Path(place.tls_cert) if place.tls_cert else None,
         tls_key=Path(place.tls_key) if place.tls_key else None,
+        identities=Path(place.certs).expanduser() if place.certs else None,
+        allow_shared_token=place.allow_shared_token,
         allow_plaintext=place.allow_plaintext,
         fragmenter=config.fragments.how,
         merge=config.merge.rules,

@@ -184,7 +184,7 @@ def needed_by(config: RunConfig) -> list[Path]:
     """The files that the settings name."""
     kind, _, corpus = config.train.data.corpus.partition(":")
     place = config.syncer
-    named = (corpus if kind == "text" else None, place.token_file, place.tls_cert, place.tls_key)
+    named = (corpus if kind == "text" else None, place.token_file, place.tls_cert, place.tls_key, place.certs)
     return [Path(name) for name in named if name]
 
 

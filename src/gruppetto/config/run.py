@@ -152,8 +152,14 @@ class SyncerPlace:
     """A file whose first line every learner has to show."""
     tls_cert: str | None = None
     tls_key: str | None = None
+    certs: str | None = None
+    """A directory of ``gruppetto certs``. The syncer serves with its certificate, and lets in whoever has one of his
+    own, or a token of his own; learners and whoever looks find theirs there. See [security](security.md)."""
+    allow_shared_token: bool = False
+    """With TLS, let the one token of ``token_file`` do off this machine. Each learner can then speak for all others."""
     allow_plaintext: bool = False
-    """Listen without TLS off this machine. Whoever is on the network can read and change the weights."""
+    """Listen without TLS off this machine, and let learners dial so. Whoever is on the network can read and change the
+    weights."""
     lease_s: float = 10.0
     """A standby takes over when the syncer has not renewed its lease for so long, though it is not known to be dead."""
     urls: tuple[str, ...] = ()
@@ -181,6 +187,8 @@ class SyncerPlace:
             raise SettingError("is empty", where="syncer.state", fix="name a directory")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingError("one of tls_cert and tls_key is missing", where="syncer.tls_cert", fix="give both")
+        if self.certs == "":
+            raise SettingError("is empty", where="syncer.certs", fix="name a directory of gruppetto certs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,18 +9,21 @@ from aiohttp import web
 
 from gruppetto.dashboard.book import Book
 from gruppetto.dashboard.desk import Desk
+from gruppetto.dashboard.door import Door
 from gruppetto.dashboard.metrics import exposition
 from gruppetto.dashboard.pages import Pages
 from gruppetto.dashboard.tap import Tap, begin_from
 from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.runtime.security.porter import Porter
 from gruppetto.runtime.service import SyncerService
 from gruppetto.trace.log import TraceWriter
 
 __all__ = ["annex"]
 
 
-def annex(app: web.Application, service: SyncerService) -> None:
-    """Let ``app``, the syncer's, answer for the page and for /metrics too, with the syncer's own token.
+def annex(app: web.Application, service: SyncerService, porter: Porter | None = None) -> None:
+    """Let ``app``, the syncer's, answer for the page and for /metrics too, with the syncer's own token, or for whom its
+    ``porter`` knows.
 
     Nothing is read and nothing is kept before somebody looks. The page reads the trace that the syncer records; if it
     records none, the page begins when it is first looked at.
@@ -28,7 +31,8 @@ def annex(app: web.Application, service: SyncerService) -> None:
     clock, trace = MonotonicClock(), service.trace
     at_hand = _Hand(service, trace, clock)
     desk = Desk(at_hand.book, clock, before=at_hand.reach, gentle=True)
-    Pages(desk, token=service.setting.token, metrics=lambda: exposition(service.status())).join(app)
+    door = Door(service.setting.token, porter=porter)
+    Pages(desk, door=door, metrics=lambda: exposition(service.status())).join(app)
     app.on_cleanup.append(at_hand.let_go)
 
 

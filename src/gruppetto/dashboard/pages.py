@@ -28,6 +28,7 @@ from gruppetto.dashboard.desk import Desk
 from gruppetto.dashboard.door import Door
 from gruppetto.dashboard.export import as_csv
 from gruppetto.dashboard.window import head, lane_in_window, window
+from gruppetto.runtime.security.strangers import KNOWN
 
 __all__ = ["STATIC", "Pages"]
 
@@ -65,8 +66,16 @@ STATIC = _read_static()
 class Pages:
     """``metrics``: what /metrics says, if there is a syncer to say it."""
 
-    def __init__(self, desk: Desk, *, token: str | None, metrics: Callable[[], str] | None = None) -> None:
-        self._desk, self._door, self._metrics = desk, Door(token), metrics
+    def __init__(
+        self,
+        desk: Desk,
+        *,
+        token: str | None = None,
+        door: Door | None = None,
+        metrics: Callable[[], str] | None = None,
+    ) -> None:
+        self._desk, self._metrics = desk, metrics
+        self._door = Door(token) if door is None else door
         self._lookers = 0
         self._closing = asyncio.Event()
         self._routes: dict[str, Handler] = {
@@ -106,6 +115,8 @@ class Pages:
             return web.Response(
                 status=401, text="a valid token is needed: Authorization: Bearer TOKEN\n", headers=HEADERS
             )
+        if KNOWN in request.app:
+            request.app[KNOWN](request)
         if path == METRICS:
             assert self._metrics is not None
             return web.Response(text=self._metrics(), headers={**HEADERS, "Content-Type": "text/plain; version=0.0.4"})
@@ -118,14 +129,18 @@ class Pages:
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         if (request.content_length or 0) > 4096:
             return web.Response(status=413, headers=HEADERS)
-        given = await request.post()
+        try:
+            async with asyncio.timeout(SEND_WITHIN_S):
+                given = await request.post()
+        except TimeoutError:
+            return web.Response(status=408, headers=HEADERS)
         return self._exchange(request, str(given.get("token", "")).strip())
 
     def _exchange(self, request: web.Request, token: str) -> web.StreamResponse:
         """A good token becomes a cookie, and leaves the address."""
         if self._door.is_token(token):
             response = web.Response(status=303, headers={**HEADERS, "Location": f"{ROOT}/"})
-            self._door.let_in(request, response)
+            self._door.let_in(request, response, token)
             return response
         if self._door.lets_in(request):
             return web.Response(status=303, headers={**HEADERS, "Location": f"{ROOT}/"})
@@ -151,7 +166,7 @@ class Pages:
 
     async def _tell(self, request: web.Request, response: web.StreamResponse) -> None:
         said = b""
-        while not self._closing.is_set():
+        while not self._closing.is_set() and self._door.lets_in(request):
             reading = asyncio.ensure_future(self._desk.catch_up())
             with suppress(TimeoutError):
                 # A long trace is shown as it is read.

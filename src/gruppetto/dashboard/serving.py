@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
 from gruppetto.dashboard.book import Book
 from gruppetto.dashboard.desk import Desk
@@ -49,13 +50,19 @@ def directory_app(trace: Path, token: str | None = None) -> web.Application:
     return app
 
 
-def syncer_app(address: SyncerAddress, syncer_token: str | None, token: str | None = None) -> web.Application:
-    """The page of a syncer elsewhere. Its token stays here: the browser never sees it."""
+def syncer_app(
+    address: SyncerAddress, syncer_token: str | None, token: str | None = None, *, tls: ssl.SSLContext | None = None
+) -> web.Application:
+    """The page of a syncer elsewhere. Its token, or the certificate, stays here: the browser never sees it."""
     app, door = web.Application(), Door(token)
     shown = {} if syncer_token is None else {"Authorization": f"Bearer {syncer_token}"}
 
     async def session(app: web.Application) -> None:
-        app[_SESSION] = ClientSession(headers=shown, timeout=ClientTimeout(total=None, sock_connect=CONNECT_S))
+        app[_SESSION] = ClientSession(
+            headers=shown,
+            timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
+            connector=TCPConnector(ssl=True if tls is None else tls),
+        )
 
     async def close(app: web.Application) -> None:
         await app[_SESSION].close()

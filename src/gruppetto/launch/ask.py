@@ -16,6 +16,8 @@ from typing import Any
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
+from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
 __all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "is_standby", "read_token"]
 
@@ -54,12 +56,12 @@ def find_endpoint(directory: Path) -> Endpoint | None:
     return None
 
 
-def fetch_status(url: str, *, token: str | None = None) -> dict[str, Any]:
+def fetch_status(url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
     """The syncer's own account of itself.
 
     Raises :class:`AddressError` when something else answers there, :class:`ConnectionLost` when nobody does.
     """
-    content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES)
+    content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES, tls)
     try:
         status = json.loads(content)
         if not isinstance(status, dict) or "round" not in status:
@@ -71,10 +73,10 @@ def fetch_status(url: str, *, token: str | None = None) -> dict[str, Any]:
     return status
 
 
-def fetch_model(url: str, *, token: str | None = None) -> GlobalModel | None:
+def fetch_model(url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> GlobalModel | None:
     """The global weights of one moment; None while there are none. Raises like :func:`fetch_status`."""
     try:
-        content, headers = _get(url, "/v1/model", token, None)
+        content, headers = _get(url, "/v1/model", token, None, tls)
     except _NotThereError:
         return None
     round = headers.get("Gruppetto-Round", "")
@@ -83,10 +85,12 @@ def fetch_model(url: str, *, token: str | None = None) -> GlobalModel | None:
     return GlobalModel(round=int(round), content=content)
 
 
-def is_standby(url: str) -> bool:
+def is_standby(url: str, *, tls: ssl.SSLContext | None = None) -> bool:
     """Whether somebody waits there to take over. Whoever does not answer at once is not there yet."""
     try:
-        with urllib.request.urlopen(SyncerAddress.parse(url).url("/healthz"), timeout=HEALTH_TIMEOUT_S) as reply:
+        with urllib.request.urlopen(
+            SyncerAddress.parse(url).url("/healthz"), timeout=HEALTH_TIMEOUT_S, context=tls
+        ) as reply:
             said: bytes = reply.read(100)
     except (OSError, http.client.HTTPException):
         return False
@@ -110,24 +114,26 @@ class _NotThereError(AddressError):
     """404: the right kind of server, which has not got it."""
 
 
-def _get(urls: str, path: str, token: str | None, limit: int | None) -> tuple[bytes, Mapping[str, str]]:
+def _get(
+    urls: str, path: str, token: str | None, limit: int | None, tls: ssl.SSLContext | None
+) -> tuple[bytes, Mapping[str, str]]:
     """Of several addresses the first that serves the run; what is wrong with the last one if none does."""
     *others, last = SyncerAddress.parse_all(urls)
     for address in others:
         with suppress(ConnectionLost, AddressError):
-            return _get_from(address, path, token, limit)
-    return _get_from(last, path, token, limit)
+            return _get_from(address, path, token, limit, tls)
+    return _get_from(last, path, token, limit, tls)
 
 
 def _get_from(
-    address: SyncerAddress, path: str, token: str | None, limit: int | None
+    address: SyncerAddress, path: str, token: str | None, limit: int | None, tls: ssl.SSLContext | None
 ) -> tuple[bytes, Mapping[str, str]]:
     url = str(address)
     request = urllib.request.Request(address.url(path))
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as reply:
             return reply.read(limit), reply.headers
     except urllib.error.HTTPError as error:
         with error:
@@ -138,9 +144,24 @@ def _get_from(
             raise AddressError("wants a token", where=url, fix="give --token-file") from error
         if said and said[0].startswith(STANDBY_WORDS):
             raise AddressError(said[0].removeprefix("this "), where=url, fix="ask that one") from error
+            raise AddressError("wants a token", where=url, fix="give --token-file, or --certs") from error
+        if error.code == 403:
+            fix = "ask with the papers of an operator"
+            raise AddressError(said[0] if said else "refuses", where=url, fix=fix) from error
         raise AddressError(f"answered {error.code} {said[0] if said else ''}", where=url, fix="check it") from error
     except ssl.SSLError as error:
         raise AddressError(f"TLS failed ({error.reason})", where=url, fix="check http or https") from error
     except (OSError, http.client.HTTPException) as error:
+        inner = getattr(error, "reason", None)
+        if isinstance(inner, ssl.SSLCertVerificationError):
+            what, fix = (
+                f"its certificate cannot be trusted ({inner.verify_message})",
+                "give --certs, with its authority",
+            )
+            raise AddressError(what, where=url, fix=fix) from error
+        if why := refusal_in(error):
+            raise AddressError(f"does not take this certificate ({why})", where=url, fix="renew it") from error
+        if isinstance(tls, FreshContext) and (why := tls.expired(wall_time_s())):
+            raise AddressError(why, where=url, fix="renew it: gruppetto certs renew") from error
         reason = getattr(error, "reason", error)
         raise ConnectionLost(f"{url}: nobody answers ({reason}); is the syncer running there?") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.parse
@@ -22,7 +23,12 @@ MAX_REPORT_BYTES = 16 * 2**20
 
 
 def take_checkpoint(
-    url: str, *, secret: str | None, name: str = "", show: Callable[[str], None] = lambda waiting_for: None
+    url: str,
+    *,
+    secret: str | None,
+    name: str = "",
+    show: Callable[[str], None] = lambda waiting_for: None,
+    tls: ssl.SSLContext | None = None,
 ) -> dict[str, Any]:
     """Have the run at ``url`` checkpointed under ``name`` (default: the next number); the syncer's report.
 
@@ -30,7 +36,7 @@ def take_checkpoint(
     is waited for, in words, whenever that changes. Raises :class:`StateError` if no checkpoint may be taken now,
     :class:`RunFailed` if it could not be written, :class:`AddressError` and :class:`ConnectionLost` like any asking.
     """
-    report, said, pause = _ask(url, "POST", secret, name), "", threading.Event()
+    report, said, pause = _ask(url, "POST", secret, name, tls=tls), "", threading.Event()
     mark = report["mark"]
     while report["stage"] == "waiting":
         waiting_for = str(report.get("waiting_for", "the syncer"))
@@ -38,7 +44,7 @@ def take_checkpoint(
             said = waiting_for
             show(waiting_for)
         pause.wait(POLL_S)
-        report = _ask(url, "GET", secret)
+        report = _ask(url, "GET", secret, tls=tls)
         if report["mark"] != mark:
             raise RunFailed(f"{url}: checkpoint {mark} is not known there any more; was the syncer started anew?")
     if report["stage"] == "refused":
@@ -48,22 +54,24 @@ def take_checkpoint(
     return report
 
 
-def _ask(url: str, method: str, secret: str | None, name: str = "") -> dict[str, Any]:
+def _ask(
+    url: str, method: str, secret: str | None, name: str = "", *, tls: ssl.SSLContext | None = None
+) -> dict[str, Any]:
     path = f"/v1/checkpoint?{urllib.parse.urlencode({'name': name})}" if name else "/v1/checkpoint"
     request = urllib.request.Request(SyncerAddress.parse(url).url(path), method=method)
     if secret is not None:
         request.add_header("Authorization", f"Bearer {secret}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as reply:
             report = json.loads(reply.read(MAX_REPORT_BYTES))
     except urllib.error.HTTPError as error:
         with error:
             said = error.read(10_000).decode("utf-8", "replace").strip()
-        if error.code == 401:
+        if error.code in (401, 403):
             raise AddressError(
                 "wants an identity before it takes a checkpoint",
                 where=url,
-                fix="give --token-file, or name the run directory on the syncer's own machine",
+                fix="give --token-file or an operator's --certs, or name the run directory on the syncer's own machine",
             ) from error
         if error.code == 409:
             raise StateError(f"no checkpoint now: {_why(said)}", where=url) from error

@@ -9,20 +9,21 @@ import platform
 import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Literal
 
 from gruppetto import __version__
 from gruppetto.errors import AddressError, GruppettoError
 from gruppetto.launch.ask import fetch_status
+from gruppetto.launch.finding import Finding
 from gruppetto.launch.measuring import Line, measure_disk
+from gruppetto.launch.papers_checkup import look_at_papers
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import Clock, wall_time_s
 from gruppetto.runtime.setting import host_and_port
@@ -48,21 +49,15 @@ SAY_TORCH = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. ``wrong``: a run will not work like this; ``warning``: it will, less well."""
-
-    subject: str
-    level: Literal["ok", "warning", "wrong"]
-    text: str
-    fix: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.level:<8} {self.subject:<10} {self.text}{f'; {self.fix}' if self.fix else ''}"
-
-
 def examine(
-    clock: Clock, *, directory: Path, listen: str, syncer: str | None = None, token: str | None = None
+    clock: Clock,
+    *,
+    directory: Path,
+    listen: str,
+    syncer: str | None = None,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    certs: Path | None = None,
 ) -> Iterator[Finding]:
     """Look at everything in turn; the findings as they are made."""
     yield from _versions()
@@ -72,8 +67,10 @@ def examine(
     yield _files()
     yield from _disk(directory, clock)
     yield _port(listen)
+    if certs is not None:
+        yield from look_at_papers(certs, now=wall_time_s())
     if syncer is not None:
-        yield from _syncer(syncer, token, clock)
+        yield from _syncer(syncer, token, clock, tls)
 
 
 def _versions() -> Iterator[Finding]:
@@ -186,9 +183,9 @@ def _port(listen: str) -> Finding:
         return Finding(subject="port", level="warning", text=text, fix=fix)
 
 
-def _syncer(url: str, token: str | None, clock: Clock) -> Iterator[Finding]:
+def _syncer(url: str, token: str | None, clock: Clock, tls: ssl.SSLContext | None = None) -> Iterator[Finding]:
     try:
-        status = fetch_status(url, token=token)
+        status = fetch_status(url, token=token, tls=tls)
         address = SyncerAddress.parse_all(url)[0]
     except GruppettoError as error:
         yield Finding(
@@ -197,8 +194,8 @@ def _syncer(url: str, token: str | None, clock: Clock) -> Iterator[Finding]:
         return
     yield Finding(subject="syncer", level="ok", text=f"{url} is at round {status['round']}, {status.get('phase')}")
     try:
-        apart_s = _clock_apart_s(address)
-        line = measure_line(address, clock, token=token)
+        apart_s = _clock_apart_s(address, tls)
+        line = measure_line(address, clock, token=token, tls=tls)
     except (OSError, http.client.HTTPException) as error:
         yield Finding(subject="link", level="wrong", text=f"{url}: {error}", fix="check the way to it")
         return
@@ -212,9 +209,11 @@ def _syncer(url: str, token: str | None, clock: Clock) -> Iterator[Finding]:
     yield Finding(subject="link", level="ok", text=f"{1e3 * line.latency_s:.1f} ms one way, {wide}")
 
 
-def measure_line(address: SyncerAddress, clock: Clock, *, token: str | None = None) -> Line:
+def measure_line(
+    address: SyncerAddress, clock: Clock, *, token: str | None = None, tls: ssl.SSLContext | None = None
+) -> Line:
     """Half of a small request and its answer; bytes a second of the weights, 0 while there are none. Raises OSError."""
-    line = _connect(address)
+    line = _connect(address, tls)
     try:
         pings = []
         for _ in range(PINGS):
@@ -232,9 +231,9 @@ def measure_line(address: SyncerAddress, clock: Clock, *, token: str | None = No
         line.close()
 
 
-def _clock_apart_s(address: SyncerAddress) -> float | None:
+def _clock_apart_s(address: SyncerAddress, tls: ssl.SSLContext | None) -> float | None:
     """Our clock less the syncer's, to a second or two; None if it does not say."""
-    line = _connect(address)
+    line = _connect(address, tls)
     try:
         line.request("GET", "/healthz")
         said = line.getresponse().headers.get("Date")
@@ -245,9 +244,10 @@ def _clock_apart_s(address: SyncerAddress) -> float | None:
         line.close()
 
 
-def _connect(address: SyncerAddress) -> http.client.HTTPConnection:
-    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-    return kind(address.host, address.port, timeout=LINE_TIMEOUT_S)
+def _connect(address: SyncerAddress, tls: ssl.SSLContext | None) -> http.client.HTTPConnection:
+    if address.secure:
+        return http.client.HTTPSConnection(address.host, address.port, timeout=LINE_TIMEOUT_S, context=tls)
+    return http.client.HTTPConnection(address.host, address.port, timeout=LINE_TIMEOUT_S)
 
 
 def _version(name: str) -> str | None:

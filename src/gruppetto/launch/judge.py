@@ -19,7 +19,8 @@ from torch import nn
 
 from gruppetto.config import load_run
 from gruppetto.errors import ConnectionLost, GruppettoError, RunFailed
-from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint, read_token
+from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint
+from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data, open_data
@@ -40,7 +41,7 @@ SAMPLE_TOKENS = 400
 def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
     """Judge the run in ``directory`` until it is finished. Raises :class:`RunFailed` if its syncer goes away."""
     config = load_run(directory / "run.toml")
-    setting, token = config.train, read_token(config.syncer.token_file)
+    setting, papers = config.train, looker_papers(config.syncer.certs, config.syncer.token_file)
     torch.set_num_threads(setting.threads)
     data = open_data(setting, cache)
     # A learner builds the very same weights from the seed, and the run begins with them: this is round 0.
@@ -61,10 +62,10 @@ def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
                 endpoint = find_endpoint(directory / config.syncer.state)
                 if endpoint is None:
                     raise ConnectionLost(f"{directory}: the syncer has not said where it listens")
-                status = fetch_status(endpoint.url, token=token)
+                status = fetch_status(endpoint.url, token=papers.token, tls=papers.tls)
                 finished = status["phase"] == "finished"
                 due = finished or status["round"] >= judged + setting.eval_every_rounds
-                weights = fetch_model(endpoint.url, token=token) if due else None
+                weights = fetch_model(endpoint.url, token=papers.token, tls=papers.tls) if due else None
             except ConnectionLost as error:
                 if clock.now() - heard_at > PATIENCE_S:
                     raise RunFailed(f"the judge gave up: {error}") from error

@@ -24,6 +24,7 @@ from gruppetto.launch.failing import failure, failure_of
 from gruppetto.launch.judging import Judging
 from gruppetto.launch.learners import Learners
 from gruppetto.launch.notes import Losses, keep_notes
+from gruppetto.launch.papers import learner_papers
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import PlainRoutes, Routes
 from gruppetto.launch.sight import ProcessFile, Sight
@@ -124,6 +125,8 @@ class _LocalRun:
 
     def prepare(self) -> None:
         """Here rather than in the children: mistakes surface before anything starts, and caches are filled once."""
+        for entry in self.config.learners:
+            learner_papers(self.config.syncer.certs, self.config.syncer.token_file, entry.name)
         self._look("preparing the data")
         open_data(self.config.train, self.cache)
         write_run(self.config, self.directory / "run.toml")

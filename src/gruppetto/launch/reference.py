@@ -19,6 +19,7 @@ from gruppetto.attach.part import Parts, load_part
 from gruppetto.config import LearnerEntry, RunConfig
 from gruppetto.errors import LayoutError
 from gruppetto.runtime.clock import Clock
+from gruppetto.runtime.security.places import Papers
 from gruppetto.train.batches import Batches
 from gruppetto.train.data import open_data
 from gruppetto.train.inner import adamw, learning_rate
@@ -39,7 +40,7 @@ def ride(
     entry: LearnerEntry,
     *,
     syncer: str,
-    token: str | None,
+    papers: Papers,
     cache: Path,
     clock: Clock,
     parts: Path,
@@ -69,7 +70,12 @@ def ride(
         model,
         optimizer,
         syncer=syncer,
-        token=token,
+        token=papers.token,
+        ca_file=papers.ca,
+        cert_file=papers.cert,
+        key_file=papers.key,
+        allow_plaintext=config.syncer.allow_plaintext,
+        donate=None if papers.personal and papers.cert is None else "auto",
         name=entry.name,
         tokens_per_step=setting.tokens_per_step,
         checkpoints=saved,

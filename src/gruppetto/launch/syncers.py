@@ -19,6 +19,9 @@ from gruppetto.errors import AddressError, GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby, read_token
 from gruppetto.launch.children import Child, stop
 from gruppetto.launch.engine import Engine
+from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby
+from gruppetto.launch.children import Child, start, stop
+from gruppetto.launch.papers import looker_papers
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.runtime.authority import Authority
@@ -65,6 +68,9 @@ class Syncers:
     def __init__(self, config: RunConfig, directory: Path, routes: Routes, engine: Engine) -> None:
         self._config, self._directory, self._routes, self._engine = config, directory, routes, engine
         self._token = read_token(config.syncer.token_file)
+    def __init__(self, config: RunConfig, directory: Path, routes: Routes) -> None:
+        self._config, self._directory, self._routes = config, directory, routes
+        self._papers = looker_papers(config.syncer.certs, config.syncer.token_file)
         self.state = directory / config.syncer.state
         self.seats = [Seat(name=SYNCER)]
         if engine.host:
@@ -144,6 +150,8 @@ class Syncers:
             with suppress(GruppettoError):
                 status = fetch_status(endpoint.url, token=self._token)
                 self.page = f"{endpoint.url}{PAGE}"
+                status = fetch_status(endpoint.url, token=self._papers.token, tls=self._papers.tls)
+                self.page = f"{endpoint.url}/dashboard/"
                 return status
         return None
 
@@ -155,6 +163,7 @@ class Syncers:
                 seat.waits = (
                     is_standby(seat.url) if seat.url else seat.child is not None and not seat.child.process.waits
                 )
+                seat.waits = is_standby(seat.url, tls=self._papers.tls)
 
     def stop(self) -> None:
         """First those who wait: nobody is to take over from who is told to stop."""
@@ -184,7 +193,8 @@ class Syncers:
     def _seat(self, name: str, host: str, port: int) -> Seat:
         shown = f"[{host}]" if ":" in host else host
         listen = f"{shown}:{port or _free_port(host)}"
-        scheme = "http" if self._config.syncer.tls_cert is None else "https"
+        place = self._config.syncer
+        scheme = "http" if place.tls_cert is None and place.certs is None else "https"
         return Seat(name=name, listen=listen, url=f"{scheme}://{listen}")
 
 

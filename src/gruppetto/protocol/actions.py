@@ -72,6 +72,7 @@ class AlarmKind(StrEnum):
     DISK_FILLING = "disk-filling"
     CLOCK_SKEW = "clock-skew"
     DIVERGES = "diverges"
+    EXPIRY = "expiry"
 
 
 # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────────

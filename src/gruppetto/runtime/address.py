@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gruppetto.errors import AddressError, SettingError
+from gruppetto.errors import AddressError
+from gruppetto.runtime.security.fresh import client_context
 
 __all__ = ["SyncerAddress", "tls_context"]
 
@@ -85,19 +86,8 @@ def tls_context(
 ) -> ssl.SSLContext:
     """How to check the syncer (``ca_file``; default: the system's authorities) and what to show it (a certificate).
 
-    Raises :class:`SettingError` for a file that cannot be used.
+    Files that change are read again (:mod:`gruppetto.runtime.security.fresh`). Raises :class:`SettingError` for one
+    that cannot be used.
     """
-    if key_file is not None and cert_file is None:
-        raise SettingError("a key without its certificate", where=str(key_file), fix="give cert_file too")
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-        if cert_file is not None:
-            context.load_cert_chain(cert_file, key_file)
-    except (OSError, ssl.SSLError, TypeError, ValueError) as wrong:
-        files = ", ".join(str(f) for f in (ca_file, cert_file, key_file) if f is not None)
-        raise SettingError(
-            f"cannot be used ({getattr(wrong, 'strerror', None) or wrong})",
-            where=files,
-            fix="give PEM files that this user may read",
-        ) from wrong
-    return context
+    files = [Path(file) if isinstance(file, str) else file for file in (ca_file, cert_file, key_file)]
+    return client_context(*files)

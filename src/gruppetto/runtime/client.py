@@ -37,6 +37,7 @@ from gruppetto.protocol.messages import (
     Begin,
     Clipping,
     Deferred,
+    Donor,
     Heartbeat,
     Marked,
     Marker,
@@ -60,6 +61,7 @@ from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.orders import RankOrder, Welcomed
 from gruppetto.runtime.recovering import Find, Recovering
 from gruppetto.runtime.redial import Redial
+from gruppetto.runtime.security.fresh import PeerTls
 from gruppetto.runtime.transfers import Tensors, Transfers, next_stir
 from gruppetto.runtime.wire import FROM_SYNCER, Frame, HelloFrame, WelcomeFrame
 
@@ -88,8 +90,8 @@ class LearnerClient:
     ``stall_s`` is how long a transfer may stand still. :attr:`news` is the lock around the core, and is notified
     whenever something has changed. :attr:`failure` is what a person has to mend, or a refusal; after either the client
     rests. ``donates``: HOST and port at which this learner gives its state to others. ``has_own``: it has saved a state
-    itself, should nobody give one. ``also``: what concerns the other ranks of this learner, of which this is rank 0, in
-    the order in which they have to do it; called with the lock held.
+    itself, should nobody give one. ``peers``: what learners show each other. ``also``: what concerns the other ranks of
+    this learner, of which this is rank 0, in the order in which they have to do it; called with the lock held.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class LearnerClient:
         donates: tuple[str, int] | None = None,
         has_own: bool = False,
         fits: Callable[[Manifest], None] = lambda manifest: None,
+        peers: PeerTls | None = None,
         also: Callable[[RankOrder], None] | None = None,
     ) -> None:
         self.core = core
@@ -154,10 +157,12 @@ class LearnerClient:
         self.donations: DonationServer | None = None
         """Where others ask for this learner's state; None if it gives none."""
         if donates is not None:
-            self.donations = DonationServer(*donates, token=token, stall_s=stall_s, core=core)
+            self.donations = DonationServer(
+                *donates, token=token, stall_s=stall_s, core=core, tls=None if peers is None else peers.as_donor()
+            )
         self.recovering: Recovering | None = None
         """The search for a state to begin from, the only one of this process."""
-        self._has_own, self._token, self._fits = has_own, token, fits
+        self._has_own, self._token, self._fits, self._peers = has_own, token, fits, peers
         self._search: asyncio.Task[None] | None = None
         self._dial_heart = partial(Heartbeats, lambda: self.address, self._heartbeat, token=token, tls=tls)
         if several:
@@ -434,9 +439,17 @@ class LearnerClient:
             wanted = replace(wanted, donors=())  # a peer's state would have to be cut as this learner is
         core, stall_s = self.core, self._http.stall_s
 
-        def visit(address: str) -> Visit:
-            who = {"learner": core.learner, "session": core.session}
-            return Visit(address, **who, token=self._token, stall_s=stall_s, fits=self._fits)
+        def visit(donor: Donor) -> Visit:
+            peers = self._peers
+            return Visit(
+                donor.address,
+                learner=core.learner,
+                session=core.session,
+                token=self._token,
+                stall_s=stall_s,
+                fits=self._fits,
+                tls=None if peers is None else peers.as_guest_of(donor.learner),
+            )
 
         def published() -> tuple[Version, ...]:
             with self.news:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from gruppetto.protocol.units import Version
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Cut, digest_of, donation_secret, encode_manifest
 from gruppetto.runtime.http_log import request_log
+from gruppetto.runtime.security.identity import Identity, Role, identity_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
 __all__ = ["BUSY_HEADER", "DIGEST_HEADER", "DonationServer", "Standing"]
@@ -64,13 +66,24 @@ class Standing(Protocol):
 class DonationServer:
     """Serves cuts at ``host``:``port``. The training thread asks :meth:`wants_cut`, and answers with :meth:`give`."""
 
-    def __init__(self, host: str, port: int, *, token: str | None, stall_s: float, core: Standing) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        token: str | None,
+        stall_s: float,
+        core: Standing,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token."""
         self.given_bytes = 0
         self.on_idle: Callable[[], None] = _nobody_cares
         """Called when the last guest has gone and nothing is kept any more."""
         self._destitute = False
         """It has turned out that there is nothing to give."""
         self._host, self._port, self._stall_s, self._core = host, port, stall_s, core
+        self._tls = tls
         secret = donation_secret(token)
         self._expected = None if secret is None else f"Bearer {secret}".encode()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -110,7 +123,7 @@ class DonationServer:
         )
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
         except OSError as wrong:
             await self.close()
             where = f"{self._host}:{self._port}"
@@ -159,7 +172,12 @@ class DonationServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._expected is not None:
+        if self._tls is not None:
+            certificate = request.get_extra_info("peercert") or {}
+            guest = Identity(role=Role.LEARNER, name=request.headers.get(LEARNER_HEADER, "").partition(":")[0])
+            if identity_in(certificate) != guest:
+                return web.Response(status=403, text="a learner asks in its own name alone\n")
+        elif self._expected is not None:
             shown = request.headers.get("Authorization", "").encode("utf-8", "replace")
             if not hmac.compare_digest(shown, self._expected):
                 return web.Response(status=401, text="only learners of the same run are served\n")

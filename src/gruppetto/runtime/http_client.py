@@ -23,8 +23,10 @@ from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.steps import Held
+from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     BASE_HEADER,
@@ -56,6 +58,8 @@ PING_S = 5.0
 go on meanwhile on their own connection: until one of the ends knows, rounds spend their whole grace window on us."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
+
+TOO_OFTEN = 429
 
 TAKEN = frozenset({"taken", "held"})
 """What the syncer says of a contribution that it has; of a piece of one, "held" until the last is in."""
@@ -90,7 +94,13 @@ class ControlSocket:
 
     async def receive(self, allowed: frozenset[str]) -> Frame:
         """The next frame. Raises :class:`ConnectionLost` when none will come, :class:`ProtocolError` for nonsense."""
-        message = await self._socket.receive()
+        try:
+            message = await self._socket.receive()
+        except (
+            aiohttp.ClientError,
+            OSError,
+        ) as wrong:  # it answers pings by itself, also when nobody is there any more
+            raise ConnectionLost(f"{self._address}: the control connection broke ({_why(wrong)})") from wrong
         match message.type:
             case aiohttp.WSMsgType.BINARY:
                 return decode_frame(message.data, allowed)
@@ -279,7 +289,7 @@ class HttpSyncer:
                     method, self.address.url(path), headers=headers, params=params, data=data
                 ) as reply:
                     moved()
-                    if reply.status >= 500 or reply.status == NOT_YOUR_TURN:
+                    if reply.status >= 500 or reply.status in (NOT_YOUR_TURN, TOO_OFTEN):
                         raise ConnectionLost(f"{method} {self.address.url(path)}: {await _said(reply)}")
                     if reply.status != 200:
                         raise ProtocolError(f"{method} {self.address.url(path)}: {await _said(reply)}")
@@ -300,7 +310,9 @@ class HttpSyncer:
         match wrong:
             case aiohttp.WSServerHandshakeError(status=401 | 403):
                 return AddressError(
-                    "the syncer refuses the token", where=where, fix="pass the token it was started with"
+                    "the syncer refuses the token, or the certificate, or has revoked it",
+                    where=where,
+                    fix="pass this learner's own, or the token the syncer was started with",
                 )
             case aiohttp.WSServerHandshakeError(status=status) if status < 500 and status not in (408, 429):
                 return AddressError(f"no syncer answers there (HTTP {status})", where=where, fix="check the address")
@@ -308,6 +320,15 @@ class HttpSyncer:
                 why = getattr(wrong, "certificate_error", wrong)
                 return AddressError(
                     f"its certificate cannot be trusted ({why})", where=where, fix="pass the authority's ca_file"
+                )
+            case aiohttp.ServerDisconnectedError() if isinstance(self._tls, FreshContext) and self._tls.shows:
+                if why := self._tls.expired(wall_time_s()):
+                    return AddressError(why, where=where, fix="renew it: gruppetto certs renew")
+                return ConnectionLost(f"{where} ends the connection; does it take {self._tls.shows}? Its log says")
+            case _ if refusal_in(wrong):
+                fix = "renew it, or use one of the syncer's own authority"
+                return AddressError(
+                    f"it does not take this learner's certificate ({refusal_in(wrong)})", where=where, fix=fix
                 )
             case aiohttp.InvalidURL():
                 return AddressError("not an address", where=where, fix="use http://HOST:PORT or https://HOST:PORT")

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
@@ -27,6 +29,12 @@ from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.service import NotAsked, Room, SyncerService
 from gruppetto.runtime.steps import outgoing
+from gruppetto.runtime.security.allowance import FRAMES, Allowance
+from gruppetto.runtime.security.identity import Deed
+from gruppetto.runtime.security.porter import Porter, Shown
+from gruppetto.runtime.security.strangers import KNOWN, Strangers
+from gruppetto.runtime.security.watch import Watch
+from gruppetto.runtime.service import NotAsked, NotYours, Room, SyncerService
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     BASE_HEADER,
@@ -60,6 +68,10 @@ MAX_CONNECTIONS = 8192
 """Control connections: every learner with an old process and a new one."""
 MAX_WAITING_UPLOADS = 1024
 """Uploads that may wait for a buffer; the next one is told to come again."""
+MAX_CONTROLS_AN_IDENTITY = 4
+"""Control connections of one learner: of its old process, its new one, and of one that has not been found out yet."""
+MAX_WAITING_AN_IDENTITY = 256
+"""Uploads of one learner that may wait for a buffer, whatever ranks it says it has."""
 MAX_MODEL_STREAMS = 4
 """Each may hold on to one old value of the whole model."""
 MAX_UPLOADS_A_LEARNER = 2
@@ -71,6 +83,11 @@ PINGS_A_LEASE = 2
 """A control connection whose peer has vanished without a word is found out by these, within a liveness period. Until
 then its learner, whose heartbeats have a connection of their own, is live, and every round waits for its answer."""
 
+SHOWN: Any = getattr(web, "RequestKey", str)("shown")
+"""Under this a request keeps who asks, where identities are asked for. Older versions of the library know no keys."""
+PLAIN_BODIES = ("", "identity")
+"""Nothing is unpacked here: a small body can never become a large one."""
+
 Sender = tuple[LearnerId, str]
 """A learner, and which of its ranks."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -78,10 +95,26 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class HttpServer:
     """An aiohttp application. ``token``: what every request must show; None lets everybody in. ``control``: what may be
-    shown instead to ask for a checkpoint, which takes an identity in any case."""
+    shown instead to ask for a checkpoint, which takes an identity in any case. With a ``porter`` everybody who asks has
+    an identity of his own, a learner speaks in its own name alone, and there is no ``token``."""
 
-    def __init__(self, service: SyncerService, *, token: str | None, control: str = "", stall_s: float) -> None:
+    def __init__(
+        self,
+        service: SyncerService,
+        *,
+        token: str | None,
+        control: str = "",
+        stall_s: float,
+        porter: Porter | None = None,
+        strangers: Strangers | None = None,
+    ) -> None:
         self._service, self._stall_s = service, stall_s
+        self.stall_s = stall_s
+        self._porter, self._strangers = porter, strangers
+        self.watch: Watch | None = None
+        """Whose account belongs to the status."""
+        self._controls: Counter[LearnerId] = Counter()
+        self._waiting: Counter[LearnerId] = Counter()
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._control_expected = f"Bearer {control}".encode() if control else None
         self._room = asyncio.Event()
@@ -91,6 +124,7 @@ class HttpServer:
         self._complaints = Complaints(_log)
         self.request_log = request_log(_log, self._complaints)
         self.app = web.Application(middlewares=[self._guard])
+        self.app[KNOWN] = self._is_known
         self.app.add_routes(
             [
                 web.get("/healthz", _healthz),
@@ -109,18 +143,54 @@ class HttpServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Who may ask, and what becomes of nonsense."""
+        if request.headers.get("Content-Encoding", "").lower() not in PLAIN_BODIES:
+            self._complain(request, "encoding", "a packed body")
+            return web.Response(status=415, text="bodies come as they are, without Content-Encoding\n")
         controls = request.path == CHECKPOINT_PATH
-        if (self._expected is not None or controls) and request.path != "/healthz":
+        if (self._expected is not None or controls or self._porter is not None) and request.path != "/healthz":
             shown = request.headers.get("Authorization", "").encode("utf-8", "replace")
             accepted = [self._expected, self._control_expected if controls else None]
             if not any(good is not None and hmac.compare_digest(shown, good) for good in accepted):
+                if self._porter is not None:
+                    return await self._of_somebody(request, handler, self._porter)
                 self._complain(request, "token", "no token, or a wrong one")
                 return web.Response(status=401, text="a valid token is needed: Authorization: Bearer TOKEN\n")
+        if self._porter is None:
+            self._is_known(request)
+        return await self._answer(request, handler)
+
+    async def _of_somebody(self, request: web.Request, handler: Handler, porter: Porter) -> web.StreamResponse:
+        """Where everybody has an identity: whose request this is, and whether he may ask for it, and now."""
+        shown = porter.who(request)
+        if shown is None:
+            self._complain(request, "identity", "no certificate or token that counts")
+            return web.Response(status=401, text="a certificate or a token of this run is needed, one that counts\n")
+        deed, kind = _asked_for(request)
+        if not porter.may(shown, deed):
+            self._complain(request, f"deed {shown.identity}", f"{shown.identity} may not {deed.value}")
+            return web.Response(status=403, text=f"{shown.identity} may not {deed.value} here\n")
+        if (wait_s := porter.wait_s(shown, kind)) > 0:
+            self._complain(request, f"rate {shown.identity} {kind}", f"{shown.identity} asks too often")
+            later = {"Retry-After": str(math.ceil(wait_s))}
+            return web.Response(status=429, headers=later, text=f"{shown.identity} asks too often; come again\n")
+        self._is_known(request)
+        request[SHOWN] = shown
+        with porter.inside(shown, request.transport):
+            return await self._answer(request, handler)
+
+    def _is_known(self, request: web.Request) -> None:
+        if self._strangers is not None:
+            self._strangers.known(request.protocol)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except NotAsked as old:
             self._complain(request, request.match_info.handler.__name__, str(old))
             return web.Response(status=NOT_YOUR_TURN, text=f"{old}\n")
+        except NotYours as wrong:
+            self._complain(request, f"name {_speaker(request)}", str(wrong))
+            return web.Response(status=403, text=f"{wrong}\n")
         except ProtocolError as wrong:
             self._service.seen.malformed += 1
             self._complain(request, request.match_info.handler.__name__, str(wrong))
@@ -145,10 +215,16 @@ class HttpServer:
     async def _control(self, request: web.Request) -> web.StreamResponse:
         if self._connections >= MAX_CONNECTIONS:
             return web.Response(status=503, text=f"{MAX_CONNECTIONS} learners are connected already\n")
+        speaker = _speaker(request)
+        if speaker is not None and self._controls[speaker] >= MAX_CONTROLS_AN_IDENTITY:
+            self._complain(request, f"controls {speaker}", f"{speaker} has {self._controls[speaker]} connections")
+            return web.Response(status=503, text=f"{speaker} has too many control connections\n")
         socket = web.WebSocketResponse(
             max_msg_size=MAX_HELLO_BYTES, compress=False, heartbeat=self._stall_s / PINGS_A_LEASE
         )
         self._connections += 1
+        if speaker is not None:
+            self._controls[speaker] += 1
         try:
             await socket.prepare(request)
             await self._converse(request, socket)
@@ -161,6 +237,9 @@ class HttpServer:
                 await self._close(socket, CloseCode.PROTOCOL, str(wrong))
         finally:
             self._connections -= 1
+            if speaker is not None:
+                self._controls[speaker] -= 1
+                self._controls = +self._controls
         return socket
 
     async def _converse(self, request: web.Request, socket: web.WebSocketResponse) -> None:
@@ -173,10 +252,14 @@ class HttpServer:
             if first.type is WSMsgType.TEXT:
                 raise ProtocolError("a control connection begins with a binary HelloFrame")
             return
-        connection = self._service.greet(first.data, request.remote or "?")
+        connection = self._service.greet(first.data, request.remote or "?", speaker=_speaker(request))
         writer = asyncio.create_task(self._write(request, socket, connection))
+        pace, loop = Allowance(FRAMES), asyncio.get_running_loop()
         try:
             async for message in socket:
+                while (wait_s := pace.take(loop.time())) > 0:
+                    self._complain(request, "pace", f"{connection.learner} says more than can be heard")
+                    await asyncio.sleep(wait_s)
                 if message.type is WSMsgType.TEXT:
                     raise ProtocolError("text came where only frames may come")
                 if message.type is WSMsgType.BINARY:
@@ -223,6 +306,7 @@ class HttpServer:
         except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
             raise ProtocolError("the heartbeat was cut short") from None
         self._service.heartbeat(data, wall_s=request.headers.get(WALL_HEADER))
+        self._service.heartbeat(data, speaker=_speaker(request))
         return web.Response(status=204)
 
     # ── bodies that come in ──────────────────────────────────────────────────────────────────────────────────────
@@ -231,6 +315,7 @@ class HttpServer:
         answer = decode_answer(request.headers.get(ANSWER_HEADER, ""))
         if (answer.round, answer.fragment) != (int(request.match_info["round"]), _fragment_of(request)):
             raise ProtocolError(f"{ANSWER_HEADER} is about round {answer.round}, fragment {answer.fragment}")
+        _check_name(request, answer.learner)
         length, crc, codec = _content_length(request), _checksum(request), request.headers.get(CODEC_HEADER, "")
         service, runs = self._service, self._runs(request, answer.fragment)
         room = service.room_for(answer, codec, length, runs)
@@ -255,6 +340,7 @@ class HttpServer:
     async def _seed(self, request: web.Request) -> web.StreamResponse:
         fragment, length, crc = _fragment_of(request), _content_length(request), _checksum(request)
         learner = LearnerId(request.headers.get(LEARNER_HEADER, ""))
+        _check_name(request, learner)
         incarnation = Incarnation(_number(request.headers.get(INCARNATION_HEADER, ""), INCARNATION_HEADER))
         service, runs = self._service, self._runs(request, fragment)
         room = service.room_for_seed(learner, incarnation, fragment, runs)
@@ -279,16 +365,19 @@ class HttpServer:
 
         Meanwhile the body stays at the sender: nobody reads its socket.
         """
-        if self._waiting_uploads >= MAX_WAITING_UPLOADS:
+        if self._waiting_uploads >= MAX_WAITING_UPLOADS or self._waiting[sender[0]] >= MAX_WAITING_AN_IDENTITY:
             raise web.HTTPServiceUnavailable(text="too many uploads are waiting; come again\n")
         room.intake.on_room = self._room.set
         self._waiting_uploads += 1
+        self._waiting[sender[0]] += 1
         try:
             while wanted() and not (room.has_room() and self._uploads[sender] < MAX_UPLOADS_A_LEARNER):
                 self._room.clear()
                 await self._room.wait()
         finally:
             self._waiting_uploads -= 1
+            self._waiting[sender[0]] -= 1
+            self._waiting = +self._waiting
         if not wanted():
             yield False
             return
@@ -412,7 +501,8 @@ class HttpServer:
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
-        body = msgspec.json.encode(self._service.status())
+        account = {} if self.watch is None else {"security": self.watch.account()}
+        body = msgspec.json.encode({**self._service.status(), **account})
         return web.Response(body=body, content_type="application/json")
 
 
@@ -425,7 +515,36 @@ def _fragment_of(request: web.Request) -> Fragment:
 
 
 def _sender(request: web.Request, learner: LearnerId) -> Sender:
-    return learner, request.headers.get(RANK_HEADER, "")[:16]
+    """Who sends no piece has no ranks, whatever he says."""
+    return learner, request.headers.get(RANK_HEADER, "")[:16] if RUNS_HEADER in request.headers else ""
+
+
+def _speaker(request: web.Request) -> LearnerId | None:
+    """In whose name alone this may be said; None where identities are not asked for."""
+    shown: Shown | None = request.get(SHOWN)
+    return None if shown is None else LearnerId(shown.identity.name)
+
+
+def _check_name(request: web.Request, learner: LearnerId) -> None:
+    speaker = _speaker(request)
+    if speaker is not None and learner != speaker:
+        raise NotYours(f"{speaker} may not speak for {learner[:128]}")
+
+
+def _asked_for(request: web.Request) -> tuple[Deed, str]:
+    """What a request is about, and as what it counts."""
+    kind = request.path.split("/")[2] if request.path.startswith("/v1/") else ""
+    match kind:
+        case "control" | "heartbeat":
+            return Deed.TRAIN, kind
+        case "contribution" | "seed":
+            return Deed.TRAIN, "tensors"
+        case "fragment" | "model":
+            return Deed.READ, "tensors"
+        case "checkpoint":
+            return Deed.MARK, "looks"
+        case _:
+            return Deed.LOOK, "looks"
 
 
 def _content_length(request: web.Request) -> int:

@@ -7,6 +7,7 @@ state is not such as ours would be, or whose bytes are damaged again and again r
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -63,11 +64,14 @@ class Visit:
         token: str | None,
         stall_s: float,
         fits: Callable[[Manifest], None] = lambda manifest: None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """``fits`` raises if such a state is of no use: before there is memory for it. In a thread of its own."""
+        """``fits`` raises if such a state is of no use: before there is memory for it. In a thread of its own. ``tls``:
+        what is shown to the donor, and how it is known."""
         self.came_bytes = self.total_bytes = 0
         self._fits = fits
-        self._base, self._stall_s = f"http://{address}/v1/donation", stall_s
+        self._base, self._stall_s = f"{'http' if tls is None else 'https'}://{address}/v1/donation", stall_s
+        self._tls = tls
         secret = donation_secret(token)
         self._headers = {LEARNER_HEADER: f"{learner}:{session}"}
         if secret is not None:
@@ -80,7 +84,7 @@ class Visit:
 
         Raises :class:`DonorBusy`, :class:`ConnectionLost` or :class:`ProtocolError`.
         """
-        connector = aiohttp.TCPConnector(limit=CHUNKS_AT_ONCE + 1)
+        connector = aiohttp.TCPConnector(limit=CHUNKS_AT_ONCE + 1, ssl=True if self._tls is None else self._tls)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._stall_s)
         async with aiohttp.ClientSession(
             headers=self._headers, connector=connector, timeout=timeout, read_bufsize=READ_BYTES

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gruppetto.errors import GruppettoError, ProtocolError
 from gruppetto.protocol.actions import Recover
 from gruppetto.protocol.donors import Ladder, Source, covers
+from gruppetto.protocol.messages import Donor
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.joining import DonorBusy, Fetched, Visit
@@ -50,7 +51,7 @@ class Recovering:
         wanted: Recover,
         *,
         has_own: bool,
-        visit: Callable[[str], Visit],
+        visit: Callable[[Donor], Visit],
         identity: dict[str, str],
         published: Callable[[], Sequence[Version]],
         clock: Clock,
@@ -102,7 +103,12 @@ class Recovering:
         if rung.again:
             await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (rung.again - 1)))
         self._changed()
-        self._visiting = self._visit(rung.donor.address)
+        try:
+            self._visiting = self._visit(rung.donor)
+        except GruppettoError as wrong:  # our own papers have gone
+            self._fell(rung.donor.learner, str(wrong))
+            self._ladder.failed()
+            return None
         try:
             state = await self._visiting.fetch(self._wanted.versions, **self._identity)
             await self._hear_of(state.manifest.versions)

@@ -20,7 +20,7 @@ from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import OuterState, choose_outer
 from gruppetto.numerics.runs import Runs
-from gruppetto.protocol.actions import Alarm, AlarmKind
+from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver
 from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.events import LinkLost, Seeded
 from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
@@ -52,7 +52,7 @@ from gruppetto.runtime.wire import (
 from gruppetto.runtime.worker import Worker
 from gruppetto.trace.log import TraceWriter
 
-__all__ = ["NotAsked", "Room", "SyncerService"]
+__all__ = ["NotAsked", "NotYours", "Room", "SyncerService"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
@@ -62,6 +62,10 @@ NOT_FOR_METRICS = frozenset({"self", "t", "who", "kind", "steps"})
 
 class NotAsked(ProtocolError):
     """Initial weights from a learner that was not asked for them, or is not any more: its picture of the run is old."""
+
+
+class NotYours(ProtocolError):
+    """Somebody speaks in the name of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,15 @@ class SyncerService:
         """Nothing is left to be made durable, or the authority or the engine is gone."""
         return self.engine is None or self.failure is not None or self.over or self.engine.stopped
 
+    def warn(self, kind: AlarmKind, text: str) -> None:
+        """Raise an alarm about what the core knows nothing of; "" withdraws it."""
+        now = self._clock.now()
+        if text:
+            _log.warning("%s", text)
+            self.seen.saw(now, Alarm(kind=kind, text=f"{text}. {ALARMS[kind].action}"))
+        else:
+            self.seen.saw(now, AlarmOver(kind=kind))
+
     def close(self) -> None:
         """Finish what the workers have begun and let go of the state. Whatever was published is durable already."""
         if self.engine is not None:
@@ -198,15 +211,17 @@ class SyncerService:
 
     # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def greet(self, data: bytes, peer: str) -> Connection:
+    def greet(self, data: bytes, peer: str, *, speaker: LearnerId | None = None) -> Connection:
         """The first frame of a control connection from ``peer``. The answer waits in the connection.
 
-        A model that no run can be made of is refused, once and for all, with the reason.
+        ``speaker``: who it is known to be; whoever says another name raises :class:`NotYours`. A model that no run can
+        be made of is refused, once and for all, with the reason.
         """
         if len(data) <= MAX_HELLO_BYTES:
             check_wire_version(data)
         frame = decode_frame(data, {"HelloFrame"})
         assert isinstance(frame, HelloFrame)
+        _check_name(speaker, frame.hello.learner)
         self.seen.traffic.up += len(data)
         hello = frame.hello
         connection = Connection(learner=hello.learner, session=hello.session, peer=peer)
@@ -274,8 +289,11 @@ class SyncerService:
 
     def heartbeat(self, data: bytes, *, wall_s: str | None = None) -> None:
         """A heartbeat, which comes on a connection of its own. ``wall_s``: the wall clock over there, for people."""
+    def heartbeat(self, data: bytes, *, speaker: LearnerId | None = None) -> None:
+        """A heartbeat, which comes on a connection of its own; ``speaker`` as in :meth:`greet`."""
         beat = decode_frame(data, {"Heartbeat"})
         assert isinstance(beat, Heartbeat)
+        _check_name(speaker, beat.learner)
         if self.engine is not None:
             self.engine.feed(beat)
             if self.engine.core.members.get(beat.learner) is not None:
@@ -535,6 +553,11 @@ class SyncerService:
 def _check_speaker(connection: Connection, learner: LearnerId) -> None:
     if learner != connection.learner:
         raise ProtocolError(f"{connection.learner} may not speak for {learner}")
+
+
+def _check_name(speaker: LearnerId | None, learner: LearnerId) -> None:
+    if speaker is not None and learner != speaker:
+        raise NotYours(f"{speaker} may not speak for {learner}")
 
 
 def _cannot_serve(why: Exception) -> Refusal:

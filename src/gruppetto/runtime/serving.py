@@ -17,15 +17,22 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError, SteppedDown
+from gruppetto.errors import AddressError, SettingError, SteppedDown
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
+from gruppetto.protocol.actions import AlarmKind
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.antechamber import Antechamber, who_serves
 from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.security.fresh import server_context
+from gruppetto.runtime.security.places import CA
+from gruppetto.runtime.security.porter import Porter
+from gruppetto.runtime.security.strangers import PATIENCE_S, Strangers, WatchedSite
+from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
 from gruppetto.runtime.standby import Standby, Takeover
@@ -47,7 +54,9 @@ SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
 MAX_HEADER_BYTES = 1 << 16
 """Of one header: the runs that a rank holds of a fragment may be many."""
-Annex = Callable[[web.Application, SyncerService], None]
+LEAST_IDLE_S, LIVES_OF_IDLENESS = 75.0, 4.0
+"""A connection on which nothing is asked for so long, in seconds and in liveness periods, is closed."""
+Annex = Callable[[web.Application, SyncerService, Porter | None], None]
 SHORTEST_WAIT_S = 0.001
 """A timer may fire a little early; it is not set again for less than this."""
 
@@ -100,6 +109,7 @@ async def serve(
 ) -> signal.Signals | None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
     setting.check_exposure()
+    porter = None if setting.identities is None else Porter(setting.identities)
     tls = _tls_context(setting)
     loop = asyncio.get_running_loop()
     time = clock if clock is not None else MonotonicClock()
@@ -139,6 +149,7 @@ async def serve(
         if taken is None:
             return heard[0] if heard else None
         service = taken
+    watching: asyncio.Task[None] | None = None
     renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
     lookout = asyncio.create_task(_look_around(service))
     try:
@@ -146,9 +157,24 @@ async def serve(
         await loop.run_in_executor(None, warm, _codecs(setting))
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
-        server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
+        strangers = Strangers(now=loop.time, patience_s=min(PATIENCE_S, max(1.0, protocol.liveness_s)))
+        server = HttpServer(
+            service,
+            token=setting.token,
+            control=control,
+            stall_s=protocol.liveness_s,
+            porter=porter,
+            strangers=strangers,
+        )
         if annex is not None:
-            annex(server.app, service)
+            annex(server.app, service, porter)
+        server.watch = Watch(
+            porter=porter,
+            strangers=strangers,
+            files=_certificates(setting),
+            warn=lambda text: service.warn(AlarmKind.EXPIRY, text),
+        )
+        watching = asyncio.create_task(server.watch.run())
 
         stopped = asyncio.Event()
 
@@ -162,12 +188,15 @@ async def serve(
 
         service.on_change = look
         look()
-        await _listen(service, server, setting, tls, on_ready, stopping, control, stopped)
+        await _listen(service, server, strangers, setting, tls, on_ready, stopping, control, stopped)
         timer.stop()
     finally:
         renewal.cancel()
         lookout.cancel()
         await asyncio.gather(renewal, lookout, return_exceptions=True)
+        if watching is not None:
+            watching.cancel()
+        await asyncio.gather(*filter(None, (renewal, watching)), return_exceptions=True)
         service.close()
         diary.flush()
     if service.failure is not None:
@@ -213,6 +242,7 @@ async def _look_around(service: SyncerService) -> None:
 async def _listen(
     service: SyncerService,
     server: HttpServer,
+    strangers: Strangers,
     setting: SyncerSetting,
     tls: ssl.SSLContext | None,
     on_ready: Callable[[Endpoint], None] | None,
@@ -229,10 +259,12 @@ async def _listen(
         shutdown_timeout=SHUTDOWN_S,
         read_bufsize=1 << 18,
         max_field_size=MAX_HEADER_BYTES,
+        keepalive_timeout=max(LEAST_IDLE_S, LIVES_OF_IDLENESS * server.stall_s),
+        auto_decompress=False,
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=tls)
+        site = WatchedSite(runner, host, port, strangers=strangers, ssl_context=tls)
         try:
             await site.start()
         except OSError as wrong:
@@ -311,17 +343,16 @@ def _spelled(endpoint: Endpoint) -> bytes:
 
 
 def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:
-    if setting.tls_cert is None or setting.tls_key is None:
+    if setting.certificate is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    clients = None if setting.identities is None else setting.identities / CA
     try:
-        context.load_cert_chain(setting.tls_cert, setting.tls_key)
-    except (OSError, ssl.SSLError) as wrong:
+        return server_context(*setting.certificate, clients=clients, says=Complaints(_log))
+    except SettingError as wrong:
         raise AddressError(
-            f"the certificate or its key cannot be used ({wrong})",
-            where=str(setting.tls_cert),
-            fix="give a PEM certificate and its unencrypted key",
+            f"the certificate or its key {wrong.what}",
+            where=wrong.where,
+            fix="give a PEM certificate and its unencrypted key, or say gruppetto certs make",
         ) from wrong
     return context
 
@@ -329,3 +360,9 @@ def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:
 def _codecs(setting: SyncerSetting) -> set[str]:
     """All that may be met."""
     return {*CASTS, setting.uplink, *DOWNLINKS[setting.downlink].codecs}
+
+
+def _certificates(setting: SyncerSetting) -> dict[str, Path]:
+    """What may expire, by what it is for."""
+    found = {} if setting.certificate is None else {"this syncer": setting.certificate[0]}
+    return found if setting.identities is None else {**found, "the authority": setting.identities / CA}

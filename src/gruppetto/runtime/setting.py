@@ -39,8 +39,13 @@ class SyncerSetting:
     """Who asks for anything must show it; None lets everybody in who can reach the address."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    identities: Path | None = None
+    """A directory of ``gruppetto certs``: whoever asks for anything shows a certificate or a token of his own. Its
+    ``syncer.pem`` serves where no other certificate is given."""
+    allow_shared_token: bool = False
+    """Listen off loopback with one token for all, knowingly: each learner can speak for every other."""
     allow_plaintext: bool = False
-    """Listen off loopback without TLS or without a token, knowingly."""
+    """Listen off loopback without TLS or without identities, knowingly."""
     fragmenter: str = "balanced"
     merge: tuple[tuple[str, str], ...] = ()
     """(regex, rule): the merge rule of tensors whose name the regex finds; first come, first served."""
@@ -98,22 +103,35 @@ class SyncerSetting:
         host_and_port(self.listen)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingError("TLS needs a certificate and its key", where="syncer.tls_cert", fix="give both")
+        if self.identities is not None and self.token is not None:
+            raise SettingError(
+                "a token for all beside identities", where="syncer.token", fix="say gruppetto tokens add NAME for each"
+            )
+
+    @property
+    def certificate(self) -> tuple[Path, Path] | None:
+        """What to serve TLS with, and its key; None: plain text."""
+        if self.tls_cert is not None and self.tls_key is not None:
+            return self.tls_cert, self.tls_key
+        return None if self.identities is None else (self.identities / "syncer.pem", self.identities / "syncer.key")
 
     def check_exposure(self) -> None:
-        """Off loopback nobody listens by accident without TLS and a token. Raises :class:`AddressError`."""
+        """Off loopback nobody listens by accident without TLS and identities. Raises :class:`AddressError`."""
         host, _ = host_and_port(self.listen)
         if is_loopback(host) or self.allow_plaintext:
             return
+        known = self.identities is not None or (self.token is not None and self.allow_shared_token)
         missing = [
             what
-            for what, given in (("TLS", self.tls_cert is not None), ("a token", self.token is not None))
+            for what, given in (("TLS", self.certificate is not None), ("an identity for each learner", known))
             if not given
         ]
         if missing:
             raise AddressError(
                 f"is reachable from other machines, and {' and '.join(missing)} is missing",
                 where=self.listen,
-                fix="give tls_cert, tls_key and token, listen on 127.0.0.1, or say allow_plaintext",
+                fix="say gruppetto certs make and name its directory with --certs, listen on 127.0.0.1, or say "
+                "--allow-plaintext (with TLS and one token for all, --allow-shared-token)",
             )
 
 

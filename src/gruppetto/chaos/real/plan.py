@@ -175,7 +175,7 @@ class LivePlan:
             raise SettingError(f"is {self.run.mode}", where="run.mode", fix="use decoupled")
         if SYNCER in names:
             raise SettingError(f"a learner is called {SYNCER}", where="learner.name", fix="call it otherwise")
-        if self.run.syncer.tls_cert is not None:
+        if self.run.syncer.tls_cert is not None or self.run.syncer.certs is not None:
             raise SettingError(
                 "the links pass through a proxy under another address", where="syncer.tls_cert", fix="leave TLS out"
             )

@@ -1,0 +1,98 @@
+"""Learners among themselves: a state is given to and taken from whom a certificate names, and from nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.security.attacks.site_of_a_run import House, learner
+
+from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError
+from gruppetto.protocol.units import Version
+from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.donation import Cut, Manifest, NamedTensor
+from gruppetto.runtime.donor import DonationServer
+from gruppetto.runtime.joining import Fetched, Visit
+from gruppetto.runtime.security.fresh import PeerTls
+from gruppetto.runtime.security.issuing import Authority
+
+WHO = {"run_id": "r", "layout_hash": "l", "fragmentation_hash": "f"}
+STATE = np.arange(5000, dtype=np.int64).astype(np.uint8)
+
+
+@dataclass(slots=True)
+class Core:
+    linked: bool = True
+    step_s: float = 0.01
+    held: tuple[Version, ...] = (Version(7),)
+
+
+def peers(certs: Path, name: str) -> PeerTls:
+    return PeerTls(ca=certs / "ca.pem", cert=certs / f"learner-{name}.pem", key=certs / f"learner-{name}.key")
+
+
+def visited(donor: PeerTls, guest: PeerTls | None, *, says: str, expects: str) -> Fetched:
+    """What a guest gets who ``says`` a name and ``expects`` a donor of a name."""
+
+    async def story() -> Fetched:
+        server = DonationServer("127.0.0.1", 0, token=None, stall_s=1.0, core=Core(), tls=donor.as_donor())
+        address = await server.open()
+
+        async def train() -> None:
+            while True:
+                await asyncio.sleep(0.002)
+                if server.wants_cut():
+                    tensor = NamedTensor(part="optimizer", name="w", dtype="uint8", shape=(STATE.size,), offset=0)
+                    manifest = Manifest(
+                        cut="1", versions=(Version(7),), optimizer="SGD", tensors=(tensor,),
+                        total_bytes=STATE.size, chunk_bytes=2048, **WHO,
+                    )  # fmt: skip
+                    server.give(Cut(manifest, [(0, STATE.data)]))
+
+        training = asyncio.create_task(train())
+        try:
+            tls = None if guest is None else guest.as_guest_of(expects)
+            visit = Visit(address, learner=says, session="s", token=None, stall_s=1.0, tls=tls)
+            return await visit.fetch([Version(7)], **WHO)
+        finally:
+            training.cancel()
+            await server.close()
+
+    return asyncio.run(story())
+
+
+def test_a_state_travels_between_two_certificates(house: House) -> None:
+    came = visited(peers(house.certs, "a"), peers(house.certs, "b"), says="b", expects="a")
+    assert np.array_equal(came.octets(came.manifest.tensors[0]), STATE)
+
+
+@pytest.mark.parametrize(
+    ("guest", "says", "expects", "why"),
+    [
+        ("b", "c", "a", "in its own name alone"),
+        ("b", "b", "c", "certificate of learner a, not of learner c"),
+        (None, "b", "a", ""),
+        ("other", "b", "a", ""),
+    ],
+)
+def test_whoever_is_not_who_he_says_gives_and_gets_nothing(
+    house: House, tmp_path: Path, guest: str | None, says: str, expects: str, why: str
+) -> None:
+    shown = None if guest is None else peers(house.certs, "b")
+    if guest == "other":
+        other = Authority(tmp_path / "other", now=wall_time_s())
+        other.found(days=5)
+        other.make(learner("b"), days=5)
+        shown = PeerTls(
+            ca=house.certs / "ca.pem", cert=tmp_path / "other/learner-b.pem", key=tmp_path / "other/learner-b.key"
+        )
+    with pytest.raises((ConnectionLost, ProtocolError), match=why or None):
+        visited(peers(house.certs, "a"), shown, says=says, expects=expects)
+
+
+def test_papers_that_have_gone_are_said(house: House) -> None:
+    with pytest.raises(GruppettoError, match="cannot be used"):
+        peers(house.certs, "nobody").as_guest_of("a")
