@@ -47,7 +47,6 @@ from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
-from gruppetto.runtime.wire import RecoveryNote, is_name
 
 __all__ = ["Learner"]
 

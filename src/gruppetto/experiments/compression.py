@@ -1,10 +1,11 @@
-"""What coarse contributions cost in quality, with and without saying later what an encoding leaves unsaid."""
+"""What coarse encodings cost in quality: contributions, with and without saying their rest later, and what is published."""
 
 from __future__ import annotations
 
 from gruppetto.experiments.experiment import BESIDE, LOSS, Arm, Column, Experiment, Ordering, Scale
 from gruppetto.experiments.ride import Ride
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 
 __all__ = ["COMPRESSION"]
 
@@ -16,10 +17,15 @@ def _arms(scale: Scale) -> list[Arm]:
         Arm(name=f"{name} + rest" if codec.keeps_rest else name, ride=base.but(uplink=name), beside="fp32")
         for name, codec in CODECS.items()
     ]
-    return arms + [
+    arms += [
         Arm(name=f"{name} alone", ride=base.but(uplink=name, feedback=False), beside="fp32")
         for name, codec in CODECS.items()
         if codec.keeps_rest
+    ]
+    return arms + [
+        Arm(name=f"fp32, {name} down", ride=base.but(uplink="fp32", downlink=name), beside="fp32")
+        for name in DOWNLINKS
+        if name != "fp32"
     ]
 
 

@@ -78,6 +78,7 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """η and μ; none: by the length of the run."""
     uplink: str = "bf16"
     feedback: bool = True
+    downlink: str = "fp32"
     gate: str = "clip"
 
     # what else is looked at

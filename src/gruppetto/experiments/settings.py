@@ -69,6 +69,7 @@ def world_of(ride: Ride) -> VirtualSetting:
         merge=((".*", ride.merge),) if ride.merge else (),
         uplink=ride.uplink,
         feedback=ride.feedback,
+        downlink=ride.downlink,
         step_s=ride.step_s,
         batch_sizes=ride.batches,
         jitter=ride.jitter,

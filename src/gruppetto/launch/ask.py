@@ -141,10 +141,9 @@ def _get_from(
         if error.code == 404:
             raise _NotThereError(said[0] if said else "not found", where=url, fix="check the address") from error
         if error.code == 401:
-            raise AddressError("wants a token", where=url, fix="give --token-file") from error
+            raise AddressError("wants a token", where=url, fix="give --token-file, or --certs") from error
         if said and said[0].startswith(STANDBY_WORDS):
             raise AddressError(said[0].removeprefix("this "), where=url, fix="ask that one") from error
-            raise AddressError("wants a token", where=url, fix="give --token-file, or --certs") from error
         if error.code == 403:
             fix = "ask with the papers of an operator"
             raise AddressError(said[0] if said else "refuses", where=url, fix=fix) from error

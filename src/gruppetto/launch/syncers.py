@@ -16,11 +16,9 @@ from typing import Any
 
 from gruppetto.config import RunConfig
 from gruppetto.errors import AddressError, GruppettoError
-from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby, read_token
+from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby
 from gruppetto.launch.children import Child, stop
 from gruppetto.launch.engine import Engine
-from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby
-from gruppetto.launch.children import Child, start, stop
 from gruppetto.launch.papers import looker_papers
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
@@ -67,9 +65,6 @@ class Syncers:
 
     def __init__(self, config: RunConfig, directory: Path, routes: Routes, engine: Engine) -> None:
         self._config, self._directory, self._routes, self._engine = config, directory, routes, engine
-        self._token = read_token(config.syncer.token_file)
-    def __init__(self, config: RunConfig, directory: Path, routes: Routes) -> None:
-        self._config, self._directory, self._routes = config, directory, routes
         self._papers = looker_papers(config.syncer.certs, config.syncer.token_file)
         self.state = directory / config.syncer.state
         self.seats = [Seat(name=SYNCER)]
@@ -148,10 +143,8 @@ class Syncers:
                 continue
             seat.served, self._in_charge = True, seat
             with suppress(GruppettoError):
-                status = fetch_status(endpoint.url, token=self._token)
-                self.page = f"{endpoint.url}{PAGE}"
                 status = fetch_status(endpoint.url, token=self._papers.token, tls=self._papers.tls)
-                self.page = f"{endpoint.url}/dashboard/"
+                self.page = f"{endpoint.url}{PAGE}"
                 return status
         return None
 
@@ -160,10 +153,8 @@ class Syncers:
         for seat in self.seats:
             if len(self.seats) > 1 and seat.running and not (seat.waits or seat.served):
                 # One without an address of its own is asked by nobody: as soon as it runs, it waits.
-                seat.waits = (
-                    is_standby(seat.url) if seat.url else seat.child is not None and not seat.child.process.waits
-                )
-                seat.waits = is_standby(seat.url, tls=self._papers.tls)
+                unasked = seat.child is not None and not seat.child.process.waits
+                seat.waits = is_standby(seat.url, tls=self._papers.tls) if seat.url else unasked
 
     def stop(self) -> None:
         """First those who wait: nobody is to take over from who is told to stop."""

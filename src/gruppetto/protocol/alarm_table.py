@@ -150,6 +150,7 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
             f"has seen, and by {LOSS_NATS:g} at least, or it is not finite, until it has come back.",
             cause="A learning rate that is too large, within or without; bad data; or a task that has changed.",
             action="Lower the learning rate, or stop and go on from a checkpoint before it rose.",
+        ),
         AlarmKind.EXPIRY: AlarmRow(
             holds="A certificate of the syncer, of its authority or of a learner that is connected expires within 14 "
             "days, until none does.",

@@ -25,8 +25,8 @@ from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.steps import Held
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
+from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     BASE_HEADER,

@@ -27,14 +27,13 @@ from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
-from gruppetto.runtime.service import NotAsked, Room, SyncerService
-from gruppetto.runtime.steps import outgoing
 from gruppetto.runtime.security.allowance import FRAMES, Allowance
 from gruppetto.runtime.security.identity import Deed
 from gruppetto.runtime.security.porter import Porter, Shown
 from gruppetto.runtime.security.strangers import KNOWN, Strangers
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, Room, SyncerService
+from gruppetto.runtime.steps import outgoing
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     BASE_HEADER,
@@ -305,8 +304,7 @@ class HttpServer:
                 data = await request.content.readexactly(length)
         except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
             raise ProtocolError("the heartbeat was cut short") from None
-        self._service.heartbeat(data, wall_s=request.headers.get(WALL_HEADER))
-        self._service.heartbeat(data, speaker=_speaker(request))
+        self._service.heartbeat(data, speaker=_speaker(request), wall_s=request.headers.get(WALL_HEADER))
         return web.Response(status=204)
 
     # ── bodies that come in ──────────────────────────────────────────────────────────────────────────────────────

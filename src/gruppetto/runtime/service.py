@@ -287,10 +287,9 @@ class SyncerService:
         if self.engine is not None and self.engine.switchboard.unplug(connection) and connection.incarnation:
             self.engine.feed(LinkLost(learner=connection.learner, incarnation=connection.incarnation))
 
-    def heartbeat(self, data: bytes, *, wall_s: str | None = None) -> None:
-        """A heartbeat, which comes on a connection of its own. ``wall_s``: the wall clock over there, for people."""
-    def heartbeat(self, data: bytes, *, speaker: LearnerId | None = None) -> None:
-        """A heartbeat, which comes on a connection of its own; ``speaker`` as in :meth:`greet`."""
+    def heartbeat(self, data: bytes, *, speaker: LearnerId | None = None, wall_s: str | None = None) -> None:
+        """A heartbeat, which comes on a connection of its own; ``speaker`` as in :meth:`greet`. ``wall_s``: the wall
+        clock over there, for people."""
         beat = decode_frame(data, {"Heartbeat"})
         assert isinstance(beat, Heartbeat)
         _check_name(speaker, beat.learner)

@@ -193,10 +193,9 @@ async def serve(
     finally:
         renewal.cancel()
         lookout.cancel()
-        await asyncio.gather(renewal, lookout, return_exceptions=True)
         if watching is not None:
             watching.cancel()
-        await asyncio.gather(*filter(None, (renewal, watching)), return_exceptions=True)
+        await asyncio.gather(*filter(None, (renewal, lookout, watching)), return_exceptions=True)
         service.close()
         diary.flush()
     if service.failure is not None:
@@ -354,7 +353,6 @@ def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:
             where=wrong.where,
             fix="give a PEM certificate and its unencrypted key, or say gruppetto certs make",
         ) from wrong
-    return context
 
 
 def _codecs(setting: SyncerSetting) -> set[str]:
