@@ -1,4 +1,4 @@
-"""What coarse encodings cost in quality: contributions, with and without saying their rest later, and what is published."""
+"""What coarse encodings cost: of contributions, with and without their rest said later, and of what is published."""
 
 from __future__ import annotations
 
