@@ -21,7 +21,7 @@ VIRTUAL = [experiment for experiment in EXPERIMENTS.values() if experiment.how =
 def small(asked: Ride, story: Path) -> Ride:
     """The same in a moment: a few rounds of the smallest model of its kind."""
     data = f"text:{story}" if asked.data == "python-stdlib" else asked.data
-    few = {"rounds": 6, "sync_period": 3, "fragments": 3, "overlap_steps": min(2, asked.overlap_steps), "batch": 1}
+    few = {"rounds": 4, "sync_period": 3, "fragments": 3, "overlap_steps": min(2, asked.overlap_steps), "batch": 1}
     sizes = tuple(min(size, 2) for size in asked.batches)
     model = "mite" if asked.model == "tiny" else asked.model
     return asked.but(**few, batches=sizes, data=data, model=model, eval_windows=8, evaluations=2, tuned_steps=2)

@@ -9,6 +9,7 @@ import pydoc_data.topics
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,7 +45,13 @@ class Material:
 def open_material(name: str, setting: TrainSetting, cache: Path) -> Material:
     """A row of :data:`MATERIAL`, or the corpus of the setting. Raises :class:`DataError`."""
     cache.mkdir(parents=True, exist_ok=True)
-    return MATERIAL[name](cache) if name in MATERIAL else Material(data=open_data(setting, cache))
+    return _made(name, cache) if name in MATERIAL else Material(data=open_data(setting, cache))
+
+
+@lru_cache(maxsize=4)
+def _made(name: str, cache: Path) -> Material:
+    """Made once in a process: rides follow each other on the same material, and none changes it."""
+    return MATERIAL[name](cache)
 
 
 # ── text in three domains ────────────────────────────────────────────────────────────────────────────────────────
