@@ -1,5 +1,5 @@
-"""The compiled loops: every numba function of the package lives here. What words mean, :mod:`~gruppetto.numerics.words`
-says: first come the bodies for each kind of them, then the passes over a fragment.
+"""The compiled loops: every numba function of the package lives here, but the checksum. What words mean,
+:mod:`~gruppetto.numerics.words` says: first come the bodies for each kind of them, then the passes over a fragment.
 
 All in one file, because that is what numba's cache on disk goes by: it would not notice a change in another one.
 
@@ -28,6 +28,7 @@ from numba import njit, types
 from numba.extending import overload
 from numpy.typing import NDArray
 
+from gruppetto.numerics import crc
 from gruppetto.numerics.words import (
     BLOCK,
     GROUP,
@@ -617,6 +618,7 @@ def warm(codecs: Collection[str] | None = None) -> None:
 
     Ten seconds or so the first time on a machine, and five more for those of blocks; then a fraction of one.
     """
+    crc.warm()
     one = np.ones(1, np.float32)
     starts, stops, norm_sq = np.zeros(1, np.int64), np.ones(1, np.int64), np.zeros(1)
     half = np.float32(0.5)

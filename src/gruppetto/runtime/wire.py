@@ -38,7 +38,6 @@ import base64
 import binascii
 import math
 import re
-import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -48,6 +47,7 @@ import numpy as np
 
 from gruppetto.errors import LayoutError, ProtocolError
 from gruppetto.numerics.codec import Buffer
+from gruppetto.numerics.crc import crc32
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.protocol.messages import (
@@ -364,7 +364,7 @@ def decode_answer(header: str) -> Answer:
 
 def checksum(body: Buffer, start: int = 0) -> int:
     """CRC-32 of a body, or of its continuation if ``start`` is the checksum so far. On the wire: ``f"{crc:08x}"``."""
-    return zlib.crc32(octets(body), start)
+    return crc32(octets(body), start)
 
 
 def octets(body: Buffer) -> memoryview:
