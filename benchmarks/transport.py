@@ -228,12 +228,10 @@ async def measure(ports: list[int], ca: str, args: argparse.Namespace) -> dict[s
                 values = found[f"{name} {way} {kind}"]
                 row[kind] = statistics.median(value for value, _ in values)
                 row[f"{kind}_cpu"] = statistics.median(cpu for _, cpu in values)
-            shares = [
-                [ours / raw for (ours, _), (raw, _) in zip(found[f"{name} {way} ours"], found[f"{name} {way} {kind}"], strict=True)]
-                for kind in ("raw", "checked")
-            ]  # fmt: skip
-            row["share_of_raw"], row["share_of_checked"] = (statistics.median(share) for share in shares)
-            row["worst"], row["best"] = min(shares[0]), max(shares[0])
+            ours = np.array(found[f"{name} {way} ours"])[:, 0]
+            shares = ours / np.array(found[f"{name} {way} raw"])[:, 0]
+            row["share_of_raw"], row["worst"], row["best"] = map(float, (np.median(shares), shares.min(), shares.max()))
+            row["share_of_checked"] = float(np.median(ours / np.array(found[f"{name} {way} checked"])[:, 0]))
             rows[f"{name} {way}"] = row
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_the_checksum_of_any_bytes_from_any_beginning(length: int, offset: int, 
 def test_of_parts_in_a_row_it_is_that_of_the_whole(cuts: list[int]) -> None:
     data = np.random.default_rng(0).integers(0, 256, 20_000, np.uint8).tobytes()
     value, ends = 0, [0, *sorted(cuts), len(data)]
-    for start, stop in zip(ends, ends[1:], strict=False):
+    for start, stop in itertools.pairwise(ends):
         value = crc.crc32(memoryview(data)[start:stop], value)
     assert value == zlib.crc32(data)
 

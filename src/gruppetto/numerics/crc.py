@@ -107,12 +107,12 @@ def crc32(data: Buffer, start: int = 0) -> int:
     octets = np.frombuffer(data, np.uint8)
     num_blocks = octets.size // BLOCK_BYTES
     if not FOLDS or octets.size < LEAST_BYTES:
-        return zlib.crc32(octets, start)
+        return zlib.crc32(octets.data, start)
     remainder = np.empty(LANE_BYTES, np.uint8)
     # zlib gives the complement of its register, and takes it back. Of what is folded it begins with none.
     _folded(octets.ctypes.data, num_blocks, start ^ 0xFFFFFFFF, remainder.ctypes.data)
-    crc = zlib.crc32(remainder, 0xFFFFFFFF)
-    return zlib.crc32(octets[num_blocks * BLOCK_BYTES :], crc)
+    crc = zlib.crc32(remainder.data, 0xFFFFFFFF)
+    return zlib.crc32(octets.data[num_blocks * BLOCK_BYTES :], crc)
 
 
 def warm() -> None:

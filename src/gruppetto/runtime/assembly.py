@@ -99,20 +99,39 @@ class PieceUpload:
         self._over = False
         assembly.expect(runs)
 
+    @property
+    def arrived(self) -> int:
+        """Bytes that are here."""
+        return self.length - self.missing_bytes
+
+    @property
+    def crc(self) -> int:
+        """Of what is here."""
+        return self._crc
+
+    def room(self) -> memoryview:
+        """The place of the next bytes, as far as they lie together."""
+        start, stop = self._places[-1]
+        return self._assembly.buffer.data[start:stop]
+
+    def wrote(self, num_bytes: int) -> None:
+        """So many bytes are in their place."""
+        start, stop = self._places.pop()
+        self._crc = checksum(self._assembly.buffer[start : start + num_bytes], self._crc)
+        self.missing_bytes -= num_bytes
+        if start + num_bytes < stop:
+            self._places.append((start + num_bytes, stop))
+
     def write(self, chunk: Buffer) -> None:
         """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
         data = octets(chunk)
         if len(data) > self.missing_bytes:
             raise ProtocolError(f"the body is longer than the {self.length} bytes it should have")
-        self.missing_bytes -= len(data)
-        self._crc = checksum(data, self._crc)
-        buffer = self._assembly.buffer
         while len(data):
-            start, stop = self._places.pop()
-            part = data[: stop - start]
-            buffer[start : start + len(part)] = part
-            if start + len(part) < stop:
-                self._places.append((start + len(part), stop))
+            place = self.room()
+            part = data[: len(place)]
+            place[: len(part)] = part
+            self.wrote(len(part))
             data = data[len(part) :]
 
     def finish(self) -> Body | None:

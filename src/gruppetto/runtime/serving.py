@@ -243,6 +243,7 @@ async def _listen(
             on_ready(endpoint)
         await stopping.wait()
         service.say_farewell()
+        server.hang_up()
         await _make_last_commit(service, stopped)
         _forget_endpoint(path, endpoint)
     finally:

@@ -10,6 +10,7 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``PUT  /v1/contribution/{round}/{fragment}``  a tensor body; the Answer in :data:`ANSWER_HEADER`; 200 or 4xx
 ``PUT  /v1/seed/{fragment}``                  initial weights, fp32; 409 from who is not asked for them any more
 ``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer
+``GET  /v1/bodies``                           an upgrade: see :mod:`gruppetto.runtime.body_wire`
 ``GET  /v1/status``                           JSON for people and tools
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
 ``POST /v1/checkpoint?name=NAME``             begin a checkpoint of the whole run; 202 or 409, JSON
@@ -75,6 +76,7 @@ __all__ = [
     "CODEC_HEADER",
     "FROM_LEARNER",
     "FROM_SYNCER",
+    "HAVE_HEADER",
     "INCARNATION_HEADER",
     "LAYOUT_HEADER",
     "LEARNER_HEADER",
@@ -83,6 +85,7 @@ __all__ = [
     "MAX_METRICS",
     "MAX_TENSORS",
     "NOT_YOUR_TURN",
+    "OFFSET_HEADER",
     "RANK_HEADER",
     "ROUND_HEADER",
     "RUNS_HEADER",
@@ -144,6 +147,10 @@ RUNS_HEADER = "Gruppetto-Runs"
 :class:`~gruppetto.numerics.runs.Runs`."""
 RANK_HEADER = "Gruppetto-Rank"
 """Which rank of a learner sends a piece. Decides nothing."""
+HAVE_HEADER = "Gruppetto-Have"
+"""``VERSION:BYTES``: a download broke off, and so much of that version is here. Of another version all comes."""
+OFFSET_HEADER = "Gruppetto-Offset"
+"""How many bytes of a body are left out at its beginning, because they are there. Its checksum is that of the whole."""
 
 _NAME = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9._-]{1,128}")
 
