@@ -26,6 +26,7 @@ from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.http_client import HttpSyncer
+from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease, LeasePool
 
 __all__ = ["Share", "Stirs", "Tensors", "Transfers", "next_stir"]
@@ -149,6 +150,7 @@ class Transfers:
         self._layout_hash, self._owner = layout_hash, owner
         self._came, self._taken, self._is_over, self._fail, self._rng = came, taken, is_over, fail, rng
         self._bodies = LeasePool()
+        self._broken_off: dict[Fragment, tuple[Lease, Landing]] = {}
 
     def cut(self, parts: Fragmentation, uplink: Codec) -> None:
         """The fragments are known now."""
@@ -178,12 +180,14 @@ class Transfers:
                     self._news.notify_all()
 
     async def _pull(self, fragment: Fragment, version: Version) -> None:
-        room, share = self._tensors.lend(fragment), self._tensors.share(fragment)
+        room, landing = self._broken_off.pop(fragment, None) or self._new_landing(fragment)
+        share = self._tensors.share(fragment)
+        runs = None if share is None else share.held
         try:
             for attempt in range(TRIES):
                 try:
                     came = await self._http.fetch(
-                        fragment, version, self._layout_hash, room, runs=None if share is None else share.held
+                        fragment, version, self._layout_hash, room, runs=runs, landing=landing
                     )
                     break
                 except ConnectionLost:
@@ -195,10 +199,24 @@ class Transfers:
                     f"{self._http.address} sent version {came} of fragment {fragment} when asked for {version}"
                 )
         except BaseException:
-            room.release()
+            self._keep(fragment, room, landing)
             raise
         with self._news:
             self._came(fragment, came, room)
+
+    def _new_landing(self, fragment: Fragment) -> tuple[Lease, Landing]:
+        room = self._tensors.lend(fragment)
+        return room, Landing(room)
+
+    def _keep(self, fragment: Fragment, room: Lease, landing: Landing) -> None:
+        """What is here of a download, to go on with when the link is up again; of the newest few."""
+        if not landing.at:
+            room.release()
+            return
+        self._broken_off[fragment] = room, landing
+        while len(self._broken_off) > DOWNLOADS:
+            oldest, _ = self._broken_off.pop(next(iter(self._broken_off)))
+            oldest.release()
 
     # ── up ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -230,7 +248,7 @@ class Transfers:
                 return
             for attempt in range(TRIES):
                 try:
-                    await self._http.seed(*self._owner(), part.fragment, body.data, runs=runs)
+                    await self._http.seed(*self._owner(), part.fragment, body.data, runs=runs, again=attempt > 0)
                     return
                 except ProtocolError as wrong:  # perhaps damaged on its way, or the turn is somebody else's by now
                     if attempt + 1 == TRIES:
@@ -260,7 +278,9 @@ class Transfers:
             attempt = 0
             while body.size and not self._is_over(answer):
                 try:
-                    taken, tokens = await self._http.contribute(answer, codec.name, body.data, runs=runs)
+                    taken, tokens = await self._http.contribute(
+                        answer, codec.name, body.data, runs=runs, again=attempt > 0
+                    )
                     if tokens and codec.keeps_rest:
                         with self._news:
                             self._taken(answer, tokens)
