@@ -180,7 +180,7 @@ class Transfers:
                     self._news.notify_all()
 
     async def _pull(self, fragment: Fragment, version: Version) -> None:
-        room, landing = self._broken_off.pop(fragment, None) or self._new_landing(fragment)
+        room, landing = self._place_for(fragment)
         share = self._tensors.share(fragment)
         runs = None if share is None else share.held
         try:
@@ -204,7 +204,9 @@ class Transfers:
         with self._news:
             self._came(fragment, came, room)
 
-    def _new_landing(self, fragment: Fragment) -> tuple[Lease, Landing]:
+    def _place_for(self, fragment: Fragment) -> tuple[Lease, Landing]:
+        if fragment in self._broken_off:
+            return self._broken_off.pop(fragment)
         room = self._tensors.lend(fragment)
         return room, Landing(room)
 
