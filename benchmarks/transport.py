@@ -169,9 +169,9 @@ class Raw:
 class Ours:
     """The client of a learner."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None, numel: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None, numel: int, host: str = "127.0.0.1") -> None:
         scheme = "http" if tls is None else "https"
-        self.address = SyncerAddress.parse(f"{scheme}://127.0.0.1:{port}")
+        self.address = SyncerAddress.parse(f"{scheme}://{host}:{port}")
         self.client = HttpSyncer(self.address, token=None, tls=tls, stall_s=30.0)
         self._room = LeasePool().lend(numel)
         self._body = np.random.default_rng(1).standard_normal(numel).astype(np.float32).view(np.uint8)
@@ -185,10 +185,13 @@ class Ours:
         if letter == "d":
             await self.client.fetch(Fragment(0), Version(1), LAYOUT_HASH, self._room)
         else:
-            taken, _ = await self.client.contribute(self._answer, "fp32", self._body.data)
-            assert taken
+            await self.upload()
         async with self.client._http.get(self.address.url("/cpu")) as reply:
             return int(await reply.text()) / 1e9
+
+    async def upload(self) -> None:
+        taken, _ = await self.client.contribute(self._answer, "fp32", self._body.data)
+        assert taken
 
 
 async def timed(go: Callable[[str], Awaitable[float]], letter: str, bodies: int, num_bytes: int) -> tuple[float, float]:

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.body_stream import CHUNK_BYTES, BodyStream, Bytes, Sink
+from gruppetto.runtime.body_stream import BodyStream, Bytes, Sink
 from gruppetto.runtime.body_wire import BODIES_PATH, CONTINUE, GREETING_END, UPGRADE, Reply, Request, encode
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum
 
 __all__ = ["Differs", "Road", "RoadReply"]
@@ -102,6 +103,7 @@ class Road:
         body: memoryview | None,
         moved: Moved,
         sent: Callable[[int], None],
+        pace: Bucket | None = None,
     ) -> AsyncIterator[RoadReply]:
         """One exchange. ``moved`` is called whenever something has come, ``sent`` of every part of the body that has
         gone. The reply's body has to be read to its end, or the connection is of no further use."""
@@ -115,7 +117,7 @@ class Road:
                 body = _rest(head, body) if goes_on and body is not None else None
             if goes_on:
                 if body is not None:
-                    sending = asyncio.create_task(_send(stream, body, sent))
+                    sending = asyncio.create_task(stream.send_body(body, sent, pace))
                 head = await stream.head(Reply, moved)  # it may come before all is sent: nobody wants it any more
                 if sending is not None and not head.closes:
                     await sending
@@ -153,10 +155,3 @@ def _rest(head: Reply, body: memoryview) -> memoryview:
     if not 0 <= offset <= body.nbytes or checksum(body[:offset]) != crc:
         raise Differs("the syncer has something else of that body")
     return body[offset:]
-
-
-async def _send(stream: BodyStream, body: memoryview, sent: Callable[[int], None]) -> None:
-    for at in range(0, body.nbytes, CHUNK_BYTES):
-        chunk = body[at : at + CHUNK_BYTES]
-        await stream.send(chunk)
-        sent(chunk.nbytes)

@@ -13,11 +13,12 @@ from aiohttp import web
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.assembly import PieceUpload
-from gruppetto.runtime.body_stream import CHUNK_BYTES, BodyStream
+from gruppetto.runtime.body_stream import BodyStream
 from gruppetto.runtime.body_wire import CONTINUE, UPGRADE, Reply, Request, encode
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.desk import Desk, Inbound, NotHere, Outbound
 from gruppetto.runtime.intake import Upload
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.patience import patience
 from gruppetto.runtime.service import NotAsked, SyncerService
 from gruppetto.runtime.wire import CHECKSUM_HEADER, NOT_YOUR_TURN, OFFSET_HEADER
@@ -40,6 +41,8 @@ class BodyServer:
         self._idle: set[BodyStream] = set()
         self._open = 0
         self._stopping = False
+        self.pace: Bucket | None = None
+        """What goes out on all connections together is held to this."""
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Switch a connection over, and answer on it until it ends."""
@@ -86,7 +89,7 @@ class BodyServer:
                 return
             finally:
                 self._idle.discard(stream)
-            exchange = _Exchange(self._desk, self._service, stream, request, self._stall_s)
+            exchange = _Exchange(self._desk, self._service, stream, request, self._stall_s, self.pace)
             try:
                 if not await exchange.answer(lambda why, path: self._complain(peer, path, why)):
                     return
@@ -106,10 +109,16 @@ class _Exchange:
     """One request and its reply."""
 
     def __init__(
-        self, desk: Desk, service: SyncerService, stream: BodyStream, request: Request, stall_s: float
+        self,
+        desk: Desk,
+        service: SyncerService,
+        stream: BodyStream,
+        request: Request,
+        stall_s: float,
+        pace: Bucket | None,
     ) -> None:
         self._desk, self._service, self._stream, self._request = desk, service, stream, request
-        self._stall_s = stall_s
+        self._stall_s, self._pace = stall_s, pace
         self._unread = request.length > 0 and not request.resumes
         """A body is on its way that nobody has read to its end."""
 
@@ -173,9 +182,10 @@ class _Exchange:
         head = encode(Reply(status=200, headers=body.headers, length=body.length))
         async with patience(self._stall_s) as time:
             await self._stream.send(head)
+
+            def sent(num_bytes: int) -> None:
+                self._service.seen.traffic.down += num_bytes
+                time.moved()
+
             for part in body.parts:
-                for at in range(0, len(part), CHUNK_BYTES):
-                    chunk = part[at : at + CHUNK_BYTES]
-                    await self._stream.send(chunk)
-                    self._service.seen.traffic.down += len(chunk)
-                    time.moved()
+                await self._stream.send_body(part, sent, self._pace)

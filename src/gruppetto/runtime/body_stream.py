@@ -19,6 +19,7 @@ from typing import Protocol, cast
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.runtime.body_wire import GREETING_END, LENGTH_BYTES, MAX_HEAD_BYTES, Head, decode
+from gruppetto.runtime.pacing import Bucket, set_up
 
 __all__ = ["CHUNK_BYTES", "BodyStream", "Bytes", "Sink"]
 
@@ -133,10 +134,14 @@ class BodyStream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # A descriptor of our own, since asyncio keeps its hands on the other.
+        own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        own.setblocking(False)
+        set_up(own)
         if transport.get_extra_info("ssl_object") is None:
-            # A descriptor of our own, since asyncio keeps its hands on the other.
-            self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-            self._socket.setblocking(False)
+            self._socket = own
+        else:
+            own.close()
         self._pause()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -214,6 +219,16 @@ class BodyStream(asyncio.BufferedProtocol):
         greeting = _Greeting()
         await self.fill(greeting)
         return greeting.text
+
+    async def send_body(self, body: memoryview, sent: Callable[[int], None], pace: Bucket | None = None) -> None:
+        """Send all of it, in chunks, no faster than ``pace`` allows; ``sent`` is told of each."""
+        chunk_bytes = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.burst_bytes)
+        for at in range(0, body.nbytes, chunk_bytes):
+            chunk = body[at : at + chunk_bytes]
+            if pace is not None:
+                await pace.take(chunk.nbytes)
+            await self.send(chunk)
+            sent(chunk.nbytes)
 
     async def send(self, data: bytes | memoryview) -> None:
         """Hand over bytes; with TLS, until few enough wait. They are not looked at again when this returns."""

@@ -57,6 +57,7 @@ from gruppetto.runtime.http_client import ControlSocket, HttpSyncer, NotAccepted
 from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.orders import RankOrder, Welcomed
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.recovering import Find, Recovering
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.transfers import Tensors, Transfers, next_stir
@@ -88,7 +89,8 @@ class LearnerClient:
     whenever something has changed. :attr:`failure` is what a person has to mend, or a refusal; after either the client
     rests. ``donates``: HOST and port at which this learner gives its state to others. ``has_own``: it has saved a state
     itself, should nobody give one. ``also``: what concerns the other ranks of this learner, of which this is rank 0, in
-    the order in which they have to do it; called with the lock held.
+    the order in which they have to do it; called with the lock held. ``max_bytes_per_s``: what
+    bodies go up at, at most.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class LearnerClient:
         has_own: bool = False,
         fits: Callable[[Manifest], None] = lambda manifest: None,
         also: Callable[[RankOrder], None] | None = None,
+        max_bytes_per_s: float | None = None,
     ) -> None:
         self.core = core
         fixed = (address,) if isinstance(address, SyncerAddress) else address
@@ -134,6 +137,8 @@ class LearnerClient:
         self._http = HttpSyncer(
             self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
         )
+        if max_bytes_per_s is not None:
+            self._http.pace = Bucket(max_bytes_per_s)
         self.transfers = Transfers(
             self._http,
             tensors,

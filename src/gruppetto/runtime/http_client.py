@@ -28,6 +28,7 @@ from gruppetto.runtime.body_stream import Sink
 from gruppetto.runtime.body_wire import Request
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.patience import patience
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
@@ -134,6 +135,8 @@ class HttpSyncer:
         self._road = Road(self._headers, tls)
         self._session: aiohttp.ClientSession | None = None
         self.bytes_up, self.bytes_down = 0, 0
+        self.pace: Bucket | None = None
+        """What goes up is held to this."""
 
     async def __aenter__(self) -> HttpSyncer:
         self._session = aiohttp.ClientSession(
@@ -271,7 +274,7 @@ class HttpSyncer:
                     request = Request(
                         method=method, path=path, headers=self._rank | headers, length=length, resumes=again
                     )
-                    asked = self._road.ask(stream, address, request, body, moved, sent)
+                    asked = self._road.ask(stream, address, request, body, moved, sent, self.pace)
                 async with asked as reply:
                     moved()
                     if reply.status != 200:

@@ -29,6 +29,7 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.orders import Welcomed
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.transfers import Tensors, Transfers
 from gruppetto.runtime.wire import WelcomeFrame
@@ -53,6 +54,7 @@ class RankClient:
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
         stall_s: float = 30.0,
+        max_bytes_per_s: float | None = None,
     ) -> None:
         self.core = core
         self.clock: Clock = MonotonicClock()
@@ -63,6 +65,8 @@ class RankClient:
         self.reconnects = 0
         self._tensors, self._layout = tensors, layout
         self._http = HttpSyncer(address, token=token, tls=tls, stall_s=stall_s, rank=str(rank))
+        if max_bytes_per_s is not None:
+            self._http.pace = Bucket(max_bytes_per_s)
         self._rng = random.Random(f"{core.session}/{rank}")
         self.transfers = Transfers(
             self._http,

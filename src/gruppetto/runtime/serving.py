@@ -24,6 +24,7 @@ from gruppetto.runtime.antechamber import Antechamber
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
 from gruppetto.runtime.standby import Standby, Takeover
@@ -142,6 +143,8 @@ async def serve(
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
         server = HttpServer(service, token=setting.token, control=control, stall_s=protocol.liveness_s)
+        if setting.max_bytes_per_s is not None:
+            server.bodies.pace = Bucket(setting.max_bytes_per_s)
         if annex is not None:
             annex(server.app, service)
 
