@@ -57,6 +57,9 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/ranks.py
 	@$(RUN) benchmarks/dashboard.py
 	@$(RUN) benchmarks/calibration.py
+	@$(RUN) benchmarks/transport.py
+	@$(RUN) benchmarks/pacing.py
+	@$(RUN) benchmarks/many_learners.py
 
 experiments: setup  ## everything in docs/evidence.md that is trained or fitted (hours)
 	@$(RUN) experiments/demo_sweep.py $(ARGS)

@@ -65,11 +65,18 @@ def test_a_body_goes_out_in_bursts_of_the_bucket() -> None:
     assert taken == sent == [16_384, 16_384, 7_232]
 
 
-def test_what_is_asked_of_the_kernel() -> None:
+def test_what_is_asked_of_the_kernel_is_not_asked_within_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsent(connection: socket.socket) -> int:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as ours:
+        before = unsent(ours)
         pacing.set_up(ours)
-        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == pacing.UNSENT_BYTES
+        assert unsent(ours) == before != pacing.UNSENT_BYTES
+        monkeypatch.setattr(pacing, "_stays_here", lambda connection: False)
+        pacing.set_up(ours)
+        assert unsent(ours) == pacing.UNSENT_BYTES
 
 
 @pytest.mark.parametrize("rate", [0.0, 9.0, float("nan"), float("inf"), -1.0])

@@ -10,6 +10,7 @@ little waits in the kernel unsent. Where that is not enough, or the link has to 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from contextlib import suppress
 
@@ -26,12 +27,22 @@ LEAST_BYTES_PER_S = 1 << 16
 
 
 def set_up(connection: socket.socket) -> None:
-    """Before a connection carries bodies. What this kernel does not have is left as it is."""
+    """Before a connection carries bodies. What this kernel does not have is left as it is, and so is a connection within
+    this machine: there is no slow link, and pacing costs a third more processor time."""
+    if _stays_here(connection):
+        return
     with suppress(OSError, AttributeError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
     if UNSENT_BYTES:
         with suppress(OSError, AttributeError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+
+def _stays_here(connection: socket.socket) -> bool:
+    try:
+        return ipaddress.ip_address(connection.getpeername()[0]).is_loopback
+    except (OSError, ValueError, IndexError):  # not by TCP, or gone already
+        return True
 
 
 class Bucket:
