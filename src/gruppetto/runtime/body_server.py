@@ -25,7 +25,7 @@ from gruppetto.runtime.wire import CHECKSUM_HEADER, NOT_YOUR_TURN, OFFSET_HEADER
 
 __all__ = ["BodyServer"]
 
-IDLE_S = 75.0
+IDLE_S = 30.0
 """A connection on which nothing is asked for so long is closed; the client dials anew when it needs one."""
 MAX_CONNECTIONS = 16_384
 CONTRIBUTION = re.compile(r"/v1/contribution/(\d{1,16})/(\d{1,9})")

@@ -27,8 +27,8 @@ LEAST_BYTES_PER_S = 1 << 16
 
 
 def set_up(connection: socket.socket) -> None:
-    """Before a connection carries bodies. What this kernel does not have is left as it is, and so is a connection within
-    this machine: there is no slow link, and pacing costs a third more processor time."""
+    """Before a connection carries bodies. What this kernel does not have is left as it is, and so is a connection
+    within this machine: there is no slow link, and pacing costs a third more processor time."""
     if _stays_here(connection):
         return
     with suppress(OSError, AttributeError):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import ssl
@@ -40,6 +41,7 @@ ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
 LAST_COMMIT_S = 10.0
 """How long the last commit is tried when the syncer stops."""
+MANY_FILES = 1 << 16
 SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
 MAX_HEADER_BYTES = 1 << 16
@@ -78,6 +80,7 @@ def run_syncer(
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
+    allow_many_files()
     return asyncio.run(
         serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby, annex=annex)
     )
@@ -264,6 +267,15 @@ async def _make_last_commit(service: SyncerService, stopped: asyncio.Event) -> N
             await stopped.wait()
     except TimeoutError:
         _log.warning("the last commit could not be made in %g s; the one before it counts", LAST_COMMIT_S)
+
+
+def allow_many_files() -> None:
+    """As many as the administrator lets us have: every learner has a handful of connections, and the usual limit of
+    1,024 is that of two hundred learners."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Timer:
