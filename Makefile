@@ -63,6 +63,9 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/dashboard.py
 	@$(RUN) benchmarks/calibration.py
 	@$(RUN) benchmarks/malformed.py --messages 10000
+	@$(RUN) benchmarks/transport.py
+	@$(RUN) benchmarks/pacing.py
+	@$(RUN) benchmarks/many_learners.py
 
 experiments: setup  ## what the paper claims, asked again coarsely, within the hour (ARGS='--workers 8'); then see docs/evidence.md
 	@$(RUN) -m gruppetto experiment all --quick $(ARGS)

@@ -408,6 +408,7 @@ def test_somebody_else_there(toy: Make) -> None:
         ({"connect_timeout_s": 0}, SettingError, "above 0"),
         ({"stall_s": float("nan")}, SettingError, "above 0"),
         ({"stall_s": None}, SettingError, "Learner.stall_s"),
+        ({"max_bytes_per_s": 100}, SettingError, "Learner.max_bytes_per_s is|65536 or more"),
         ({"connect_timeout_s": "5"}, SettingError, "Learner.connect_timeout_s"),
         ({"connect_timeout_s": True}, SettingError, "Learner.connect_timeout_s"),
         ({"connect_timeout_s": 1e300}, SettingError, "1e\\+06 at most"),

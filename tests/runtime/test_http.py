@@ -610,7 +610,7 @@ def test_off_loopback_nobody_listens_by_accident(tmp_path):
 
 
 def test_too_many_uploads_are_told_to_come_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("gruppetto.runtime.http_server.MAX_WAITING_UPLOADS", 0)
+    monkeypatch.setattr("gruppetto.runtime.desk.MAX_WAITING_UPLOADS", 0)
 
     async def test():
         async with syncer(tmp_path) as peer:
@@ -635,7 +635,7 @@ def test_every_endpoint_of_the_wire_is_served():
         if line.startswith("``"):
             method, path = line.strip("`").split("``")[0].split()
             assert (method, path.split("?")[0]) in found
-    assert len(found) == 10
+    assert len(found) == 11
 
 
 def test_a_control_connection_that_swallows_everything_is_found_out_whatever_heartbeats_say(tmp_path):

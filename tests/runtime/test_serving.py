@@ -38,3 +38,17 @@ def test_a_syncer_stops_cleanly_on_a_signal_and_survives_being_killed(tmp_path):
             process.send_signal(number)
             assert process.wait(timeout=20) == code
         assert endpoint.exists() == (number == signal.SIGKILL)
+
+
+def test_a_syncer_may_have_as_many_connections_as_the_machine_allows() -> None:
+    import resource
+
+    from gruppetto.runtime.serving import MANY_FILES, allow_many_files
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+        allow_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(MANY_FILES, hard if hard > 0 else MANY_FILES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

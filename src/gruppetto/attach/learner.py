@@ -86,7 +86,8 @@ class Learner(Comings):
     the loop; None with ``hook=False``: call :meth:`step` after every step.
     ``max_run_ahead``: wait when more than so many steps ahead of the newest round seen, ``run_ahead_timeout_s``
     at most, and not again until the syncer is heard of. ``on_disconnect="raise"`` makes a lost link or a later refusal
-    an error at the next step. ``connect_timeout_s``: give up entering after so long (default: never).
+    an error at the next step. ``max_bytes_per_s``: what contributions go up at, at most (of each rank).
+    ``connect_timeout_s``: give up entering after so long (default: never).
     ``on_checkpoint``: called as ``on_checkpoint(learner, mark)`` when a checkpoint of the whole run is cut, at a step
     boundary; it saves model, optimizer and :meth:`state_dict`, and returns where, or a future of that (see
     :class:`gruppetto.attach.part.Parts`). Without it this learner is left out of such checkpoints.
@@ -148,6 +149,7 @@ class Learner(Comings):
         leave_within_s: float = 10.0,
         on_checkpoint: Callable[[Learner, str], str | Path | Future[str]] | None = None,
         process_group: Any = None,
+        max_bytes_per_s: float | None = None,
     ) -> None:
         self.name = default_name() if name is None else name
         optimizer = None if optimizer is None else as_one(optimizer)
@@ -162,6 +164,7 @@ class Learner(Comings):
             connect_timeout_s=connect_timeout_s,
             run_ahead_timeout_s=run_ahead_timeout_s,
             stall_s=stall_s,
+            max_bytes_per_s=max_bytes_per_s,
         )
         if hook and optimizer is None:
             raise SettingError(
@@ -251,6 +254,7 @@ class Learner(Comings):
                     tls=tls,
                     stall_s=stall_s,
                     taken=self._holdings.receipts.taken,
+                    max_bytes_per_s=max_bytes_per_s,
                 ),
                 begin=self._begins,
                 notice=self._notice.look,
@@ -275,6 +279,7 @@ class Learner(Comings):
             else lambda manifest: None,
             peers=peers,
             also=None if lead is None else lead.order,
+            max_bytes_per_s=max_bytes_per_s,
         )
         super().__init__(core, client)
         save = None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark)

@@ -13,6 +13,7 @@ from torch import nn
 from gruppetto.attach.counting import whole_number
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.runtime.wire import is_name
 
@@ -42,6 +43,7 @@ def check_settings(
     connect_timeout_s: object,
     run_ahead_timeout_s: object,
     stall_s: object,
+    max_bytes_per_s: object,
 ) -> None:
     """Raises :class:`SettingError` for anything that is not what it has to be, of the wrong type too."""
     if not isinstance(model, nn.Module):
@@ -72,6 +74,16 @@ def check_settings(
         _check_seconds("connect_timeout_s", connect_timeout_s)
     _check_seconds("run_ahead_timeout_s", run_ahead_timeout_s)
     _check_seconds("stall_s", stall_s)
+    if max_bytes_per_s is not None and (
+        isinstance(max_bytes_per_s, bool)
+        or not isinstance(max_bytes_per_s, (int, float))
+        or not LEAST_BYTES_PER_S <= max_bytes_per_s < float("inf")
+    ):
+        raise SettingError(
+            f"max_bytes_per_s is {max_bytes_per_s!r:.80}",
+            where="Learner.max_bytes_per_s",
+            fix=f"use a number of bytes a second, {LEAST_BYTES_PER_S} or more, or None",
+        )
 
 
 def check_for_ranks(*, donate: str | None) -> None:

@@ -153,6 +153,7 @@ def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
         exit_when_finished=exit_when_finished,
         lease_s=place.lease_s,
         snapshots_kept=place.snapshots_kept,
+        max_bytes_per_s=place.max_bytes_per_s,
         run={"train": msgspec.to_builtins(config.train)},
     )
 

@@ -26,6 +26,7 @@ from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.train.setting import TrainSetting
 
 __all__ = [
@@ -167,6 +168,9 @@ class SyncerPlace:
     ``gruppetto learner --syncer`` says otherwise; a local run needs none."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``run.sync_period`` rounds apart, in case newer ones are damaged."""
+    max_bytes_per_s: float | None = None
+    """What all that learners download may leave at together, in bytes a second: some 90 % of the link leaves room for
+    heartbeats where its queue is deep. Without it, as fast as the link takes it."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.listen.rpartition(":")
@@ -178,6 +182,12 @@ class SyncerPlace:
             raise SettingError(f"is {self.lease_s}", where="syncer.lease_s", fix="use more than 0 seconds, up to a day")
         if not 0 <= self.snapshots_kept <= 1000:
             raise SettingError(f"is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000")
+        if self.max_bytes_per_s is not None and not LEAST_BYTES_PER_S <= self.max_bytes_per_s < float("inf"):
+            raise SettingError(
+                f"is {self.max_bytes_per_s}",
+                where="syncer.max_bytes_per_s",
+                fix=f"use {LEAST_BYTES_PER_S} or more, or leave it out",
+            )
         for i, url in enumerate(self.urls):
             try:
                 SyncerAddress.parse(url)

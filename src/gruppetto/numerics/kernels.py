@@ -1,6 +1,6 @@
 """The compiled passes over a fragment. What words mean, :mod:`~gruppetto.numerics.words` says; how they are read,
 measured and written, :mod:`~gruppetto.numerics.reading`, :mod:`~gruppetto.numerics.squares` and
-:mod:`~gruppetto.numerics.writing`.
+:mod:`~gruppetto.numerics.writing`. The checksum is apart, in :mod:`~gruppetto.numerics.crc`.
 
 Each kernel is one pass over memory, serial, and gives the interpreter lock back, so that several may run on a
 small thread pool, one piece list each. All of them are bound by memory bandwidth, not by arithmetic.
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gruppetto.numerics import crc
 from gruppetto.numerics.compiling import Float32, kernel, read_only, reduction
 from gruppetto.numerics.reading import values
 from gruppetto.numerics.squares import block_squares, squares
@@ -307,6 +308,7 @@ def warm(codecs: Collection[str] | None = None) -> None:
 
     Ten seconds or so the first time on a machine, and five more for those of blocks; then a fraction of one.
     """
+    crc.warm()
     one = np.ones(1, np.float32)
     starts, stops, norm_sq = np.zeros(1, np.int64), np.ones(1, np.int64), np.zeros(1)
     half = np.float32(0.5)

@@ -99,28 +99,43 @@ class PieceUpload:
         self._over = False
         assembly.expect(runs)
 
-    def _put(self, data: memoryview) -> None:
-        """Where it belongs."""
-        buffer = self._assembly.buffer
-        while len(data):
-            start, stop = self._places.pop()
-            part = data[: stop - start]
-            buffer[start : start + len(part)] = part
-            if start + len(part) < stop:
-                self._places.append((start + len(part), stop))
-            data = data[len(part) :]
+    @property
+    def arrived(self) -> int:
+        """Bytes that are here."""
+        return self.length - self.missing_bytes
 
-    def _complete(self) -> None:
-        """All of it is here, and undamaged."""
+    @property
+    def crc(self) -> int:
+        """Of what is here."""
+        return self._crc
+
+    def room(self) -> memoryview:
+        """The place of the next bytes, as far as they lie together."""
+        start, stop = self._places[-1]
+        return self._assembly.buffer.data[start:stop]
+
+    def wrote(self, num_bytes: int) -> None:
+        """So many bytes are in their place."""
+        start, stop = self._places.pop()
+        self._crc = checksum(self._assembly.buffer[start : start + num_bytes], self._crc)
+        self.missing_bytes -= num_bytes
+        if start + num_bytes < stop:
+            self._places.append((start + num_bytes, stop))
 
     def write(self, chunk: Buffer) -> None:
         """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
         data = octets(chunk)
         if len(data) > self.missing_bytes:
             raise ProtocolError(f"the body is longer than the {self.length} bytes it should have")
-        self.missing_bytes -= len(data)
-        self._crc = checksum(data, self._crc)
-        self._put(data)
+        while len(data):
+            place = self.room()
+            part = data[: len(place)]
+            place[: len(part)] = part
+            self.wrote(len(part))
+            data = data[len(part) :]
+
+    def _complete(self) -> None:
+        """All of it is here, and undamaged."""
 
     def finish(self) -> Body | None:
         """The whole answer, if this was what it lacked. Raises :class:`ProtocolError` for a piece that is damaged."""
@@ -150,16 +165,21 @@ class _BlockUpload(PieceUpload):
         super().__init__(assembly, runs, crc)
         self._codec = codec
         self.length = self.missing_bytes = codec.payload_bytes(runs.numel)
-        self._payload = bytearray()
+        self._payload = np.empty(self.length, np.uint8)
 
-    def _put(self, data: memoryview) -> None:
-        self._payload += data
+    def room(self) -> memoryview:
+        return self._payload.data[self.arrived :]
+
+    def wrote(self, num_bytes: int) -> None:
+        self._crc = checksum(self._payload[self.arrived : self.arrived + num_bytes], self._crc)
+        self.missing_bytes -= num_bytes
 
     def _complete(self) -> None:
         if not self._assembly.over:  # else it has no room any more
-            values = self._codec.decode(self._payload, self._runs.numel)
-            super()._put(octets(values.view(np.uint8)))
-        self._payload = bytearray()
+            data = self._codec.decode(self._payload, self._runs.numel).view(np.uint8)
+            for start, stop in reversed(self._places):
+                self._assembly.buffer[start:stop], data = data[: stop - start], data[stop - start :]
+        self._payload = self._payload[:0].copy()
 
 
 class Assemblies(Generic[Key]):

@@ -59,6 +59,7 @@ from gruppetto.runtime.http_client import ControlSocket, HttpSyncer, NotAccepted
 from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.orders import RankOrder, Welcomed
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.recovering import Find, Recovering
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.security.fresh import PeerTls
@@ -92,6 +93,7 @@ class LearnerClient:
     rests. ``donates``: HOST and port at which this learner gives its state to others. ``has_own``: it has saved a state
     itself, should nobody give one. ``peers``: what learners show each other. ``also``: what concerns the other ranks of
     this learner, of which this is rank 0, in the order in which they have to do it; called with the lock held.
+    ``max_bytes_per_s``: what bodies go up at, at most.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class LearnerClient:
         fits: Callable[[Manifest], None] = lambda manifest: None,
         peers: PeerTls | None = None,
         also: Callable[[RankOrder], None] | None = None,
+        max_bytes_per_s: float | None = None,
     ) -> None:
         self.core = core
         fixed = (address,) if isinstance(address, SyncerAddress) else address
@@ -140,6 +143,8 @@ class LearnerClient:
         self._http = HttpSyncer(
             self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
         )
+        if max_bytes_per_s is not None:
+            self._http.pace = Bucket(max_bytes_per_s)
         self.transfers = Transfers(
             self._http,
             tensors,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 
 import aiohttp
 import msgspec
-import numpy as np
+from yarl import URL
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
 from gruppetto.numerics.codec import CASTS, CODECS
@@ -23,8 +23,14 @@ from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.body_client import Differs, Road, RoadReply
+from gruppetto.runtime.body_stream import Sink
+from gruppetto.runtime.body_wire import Request
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.pacing import Bucket
+from gruppetto.runtime.patience import patience
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import (
@@ -37,6 +43,7 @@ from gruppetto.runtime.wire import (
     LEARNER_HEADER,
     MAX_FRAME_BYTES,
     NOT_YOUR_TURN,
+    OFFSET_HEADER,
     RANK_HEADER,
     RESULT_HEADER,
     RUNS_HEADER,
@@ -135,11 +142,14 @@ class HttpSyncer:
         self.address, self.stall_s = address, stall_s
         self._dial_s = stall_s if dial_s is None else dial_s
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        if rank:
-            self._headers[RANK_HEADER] = rank
+        self._rank = {RANK_HEADER: rank} if rank else {}
+        self._headers |= self._rank
         self._tls = tls
+        self._road = Road(self._headers, tls)
         self._session: aiohttp.ClientSession | None = None
         self.bytes_up, self.bytes_down = 0, 0
+        self.pace: Bucket | None = None
+        """What goes up is held to this."""
 
     async def __aenter__(self) -> HttpSyncer:
         self._session = aiohttp.ClientSession(
@@ -155,6 +165,7 @@ class HttpSyncer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._session is not None
+        self._road.close()
         await self._session.close()
 
     @asynccontextmanager
@@ -180,9 +191,11 @@ class HttpSyncer:
         into: Lease,
         *,
         runs: Runs | None = None,
+        landing: Landing | None = None,
     ) -> Version:
-        """Download a fragment, or ``runs`` of it, of this version or a newer one; the version that came."""
-        came, _ = await self.fetch_from(None, fragment, version, layout_hash, into, runs=runs)
+        """Download a fragment, or ``runs`` of it, of this version or a newer one; the version that came. ``landing``:
+        what an earlier try has left, and what this one will leave if it breaks off."""
+        came, _ = await self.fetch_from(None, fragment, version, layout_hash, into, runs=runs, landing=landing)
         return came
 
     async def fetch_from(
@@ -194,48 +207,54 @@ class HttpSyncer:
         into: Lease,
         *,
         runs: Runs | None = None,
+        landing: Landing | None = None,
     ) -> tuple[Version, str]:
         """The same, where a step may lead there from ``held``; and the name of what is in ``into``, as in
         :data:`~gruppetto.runtime.wire.BASE_HEADER`."""
         numel = into.values.size
         if runs is not None and not runs.bounds:
             return version, ""  # this rank has no part of it
-        path, params = f"/v1/fragment/{fragment}", {"version": str(version)}
-        asked = _of_runs(runs) | ({} if held is None else {BASE_HEADER: held.name})
-        async with self._request("GET", path, params=params, headers=asked) as (reply, moved):
+        landing = Landing(into) if landing is None else landing
+        path, headers = f"/v1/fragment/{fragment}?version={version}", _of_runs(runs) | landing.said()
+        if held is not None:
+            headers[BASE_HEADER] = held.name
+        async with self._request("GET", path, headers=headers) as (reply, moved):
             is_step = held is not None and reply.headers.get(BASE_HEADER) == held.name
             codec = (CODECS if is_step else CASTS).get(reply.headers.get(CODEC_HEADER, ""))
-            if codec is None or reply.content_length != codec.payload_bytes(numel):
-                raise ProtocolError(f"fragment {fragment} came as {reply.content_length} bytes in no known encoding")
+            came, offset = Version(_number(reply.headers, VERSION_HEADER)), 0
+            if reply.headers.get(OFFSET_HEADER):
+                offset = _number(reply.headers, OFFSET_HEADER)
+            if codec is None or reply.length is None or offset + reply.length != codec.payload_bytes(numel):
+                raise ProtocolError(f"fragment {fragment} came as {reply.length} bytes in no known encoding")
             if reply.headers.get(LAYOUT_HEADER) != layout_hash:
                 raise ProtocolError(f"fragment {fragment} came from a model of another layout")
-            came = Version(_number(reply, VERSION_HEADER))
-            is_plain = codec.name == "fp32" and not is_step
-            body = into.values.view(np.uint8) if is_plain else np.empty(codec.payload_bytes(numel), np.uint8)
-            crc, at = 0, 0
-            async for chunk in reply.content.iter_any():
-                moved()
-                crc = checksum(chunk, crc)
-                body[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                at += len(chunk)
-                self.bytes_down += len(chunk)
-        if at != body.size or reply.headers.get(CHECKSUM_HEADER) != f"{crc:08x}":
+            landing.begin(came, codec, offset, is_step=is_step)
+            before = landing.at
+            try:
+                await reply.pour(landing, moved)
+            finally:
+                self.bytes_down += landing.at - before
+        if reply.headers.get(CHECKSUM_HEADER) != f"{landing.crc:08x}":
+            landing.forget()
             raise ConnectionLost(f"fragment {fragment} was damaged on its way (checksum)")
         if held is not None and is_step:
-            await held.follow(body, reply.headers, into.values)
+            try:
+                await held.follow(landing.body, reply.headers, into.values)
+            finally:
+                landing.forget()
             return came, reply.headers[RESULT_HEADER]
-        if not is_plain:
-            codec.decode(body, numel, into.values)
-        return came, f"{crc:08x}"
+        name = f"{landing.crc:08x}"
+        landing.finish()
+        return came, name
 
     async def contribute(
-        self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None
+        self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None, again: bool = False
     ) -> tuple[bool, int]:
         """Upload one contribution, or ``runs`` of it; whether the syncer has taken it, and of how many tokens the one
         is made that this learner has in that round: an earlier try, or an older snapshot, may be in already. 0: none
-        is."""
+        is. ``again``: an earlier try broke off, and the syncer may have a part of it."""
         headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec, **_of_runs(runs)}
-        said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body)
+        said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body, again)
         with suppress(msgspec.MsgspecError):
             verdict = msgspec.msgpack.decode(said, type=Verdict)
             return verdict.status in TAKEN, verdict.tokens
@@ -249,10 +268,11 @@ class HttpSyncer:
         body: memoryview,
         *,
         runs: Runs | None = None,
+        again: bool = False,
     ) -> None:
         """Upload the initial weights of one fragment, or ``runs`` of them, float32."""
         headers = {LEARNER_HEADER: learner, INCARNATION_HEADER: str(incarnation), CODEC_HEADER: "fp32"}
-        await self._put(f"/v1/seed/{fragment}", headers | _of_runs(runs), body)
+        await self._put(f"/v1/seed/{fragment}", headers | _of_runs(runs), body, again)
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,48 +281,63 @@ class HttpSyncer:
         assert self._session is not None, "use it as a context manager"
         return self._session
 
-    async def _put(self, path: str, headers: dict[str, str], body: memoryview) -> bytes:
-        headers |= {CHECKSUM_HEADER: f"{checksum(body):08x}", "Content-Length": str(body.nbytes)}
-        async with self._request("PUT", path, headers=headers, body=body) as (reply, _):
-            return await reply.read()
+    async def _put(self, path: str, headers: dict[str, str], body: memoryview, again: bool) -> bytes:
+        headers |= {CHECKSUM_HEADER: f"{checksum(body):08x}"}
+        try:
+            async with self._request("PUT", path, headers=headers, body=body, again=again) as (reply, _):
+                return await reply.read(MAX_TEXT_BYTES)
+        except Differs:
+            async with self._request("PUT", path, headers=headers, body=body) as (reply, _):
+                return await reply.read(MAX_TEXT_BYTES)
 
     @asynccontextmanager
     async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: dict[str, str] | None = None,
-        params: dict[str, str] | None = None,
-        body: memoryview | None = None,
-    ) -> AsyncIterator[tuple[aiohttp.ClientResponse, Callable[[], None]]]:
+        self, method: str, path: str, *, headers: dict[str, str], body: memoryview | None = None, again: bool = False
+    ) -> AsyncIterator[tuple[RoadReply | _HttpReply, Callable[[], None]]]:
         """One request; the reply, and what to call whenever a byte has moved."""
-        loop = asyncio.get_running_loop()
+        address = self.address
         try:
-            async with asyncio.timeout(self.stall_s) as deadline:
+            async with patience(self.stall_s) as time:
+                moved = time.moved
 
-                def moved() -> None:
-                    deadline.reschedule(loop.time() + self.stall_s)
-
-                data = None if body is None else self._chunks(body, moved)
-                async with self._http.request(
-                    method, self.address.url(path), headers=headers, params=params, data=data
-                ) as reply:
+                def sent(num_bytes: int) -> None:
+                    self.bytes_up += num_bytes
                     moved()
-                    if reply.status >= 500 or reply.status in (NOT_YOUR_TURN, TOO_OFTEN):
-                        raise ConnectionLost(f"{method} {self.address.url(path)}: {await _said(reply)}")
-                    if reply.status != 200:
-                        raise ProtocolError(f"{method} {self.address.url(path)}: {await _said(reply)}")
-                    yield reply, moved
-        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
-            raise ConnectionLost(f"{method} {self.address.url(path)}: {_why(wrong)}") from wrong
 
-    async def _chunks(self, body: memoryview, moved: Callable[[], None]) -> AsyncIterator[memoryview]:
-        for at in range(0, body.nbytes, CHUNK_BYTES):
-            chunk = body[at : at + CHUNK_BYTES]
-            yield chunk
-            self.bytes_up += chunk.nbytes
-            moved()
+                stream = await self._road.open(address)
+                moved()
+                if stream is None:
+                    asked: _Asked = self._by_http(method, address.url(path), headers, body, sent)
+                else:
+                    length = 0 if body is None else body.nbytes
+                    request = Request(
+                        method=method, path=path, headers=self._rank | headers, length=length, resumes=again
+                    )
+                    asked = self._road.ask(stream, address, request, body, moved, sent, self.pace)
+                async with asked as reply:
+                    moved()
+                    if reply.status != 200:
+                        said = f"HTTP {reply.status}, {await _said(reply)}"
+                        if reply.status >= 500 or reply.status in (NOT_YOUR_TURN, TOO_OFTEN):
+                            raise ConnectionLost(said)
+                        raise ProtocolError(f"{method} {address.url(path)}: {said}")
+                    yield reply, moved
+        except ConnectionLost as wrong:
+            raise type(wrong)(f"{method} {address.url(path)}: {wrong}") from wrong
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise ConnectionLost(f"{method} {address.url(path)}: {_why(wrong)}") from wrong
+
+    @asynccontextmanager
+    async def _by_http(
+        self, method: str, url: str, headers: dict[str, str], body: memoryview | None, sent: Callable[[int], None]
+    ) -> AsyncIterator[_HttpReply]:
+        """Where there is no road for bodies: a proxy that does not let it through, say."""
+        data = None
+        if body is not None:
+            headers = headers | {"Content-Length": str(body.nbytes)}
+            data = _chunks(body, sent)
+        async with self._http.request(method, URL(url, encoded=True), headers=headers, data=data) as reply:
+            yield _HttpReply(reply)
 
     def _dial_trouble(self, wrong: Exception) -> AddressError | ConnectionLost:
         """Is it for a person to mend, or does it pass by itself?"""
@@ -336,6 +371,33 @@ class HttpSyncer:
                 return ConnectionLost(f"{where} cannot be reached ({_why(wrong)})")
 
 
+async def _chunks(body: memoryview, sent: Callable[[int], None]) -> AsyncIterator[memoryview]:
+    for at in range(0, body.nbytes, CHUNK_BYTES):
+        chunk = body[at : at + CHUNK_BYTES]
+        yield chunk
+        sent(chunk.nbytes)
+
+
+class _HttpReply:
+    """What came by HTTP, in the shape of a :class:`~gruppetto.runtime.body_client.RoadReply`."""
+
+    def __init__(self, reply: aiohttp.ClientResponse) -> None:
+        self._reply = reply
+        self.status, self.headers, self.length = reply.status, reply.headers, reply.content_length
+
+    async def pour(self, sink: Sink, moved: Callable[[], None]) -> None:
+        async for chunk in self._reply.content.iter_any():
+            sink.room()[: len(chunk)] = chunk
+            sink.wrote(len(chunk))
+            moved()
+
+    async def read(self, limit: int) -> bytes:
+        return await self._reply.content.read(limit)
+
+
+_Asked = AbstractAsyncContextManager[RoadReply | _HttpReply]
+
+
 def _of_runs(runs: Runs | None) -> dict[str, str]:
     return {} if runs is None else {RUNS_HEADER: runs.encode()}
 
@@ -349,13 +411,13 @@ def _why(wrong: BaseException) -> str:
     return str(wrong) or type(wrong).__name__
 
 
-async def _said(reply: aiohttp.ClientResponse) -> str:
-    text = (await reply.content.read(MAX_TEXT_BYTES)).decode("utf-8", "replace").strip()
-    return f"HTTP {reply.status}, {text.splitlines()[0] if text else reply.reason}"
+async def _said(reply: RoadReply | _HttpReply) -> str:
+    lines = (await reply.read(MAX_TEXT_BYTES)).decode("utf-8", "replace").strip().splitlines()
+    return lines[0] if lines else "no reason given"
 
 
-def _number(reply: aiohttp.ClientResponse, header: str) -> int:
-    text = reply.headers.get(header, "")
+def _number(headers: Mapping[str, str], header: str) -> int:
+    text = headers.get(header, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise ProtocolError(f"header {header} is {text[:40]!r}, not a number")
     return int(text)

@@ -2,7 +2,7 @@
 :mod:`gruppetto.runtime.wire`).
 
 Nothing here waits for ever: whoever moves next to nothing for ``stall_s`` is dropped, whatever the size of the
-transfer. A body is read only while it is wanted: buffers are few, and a round that is over needs none.
+transfer. What becomes of bodies is decided at the :class:`~gruppetto.runtime.desk.Desk`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import hmac
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
 
-from gruppetto.errors import ProtocolError, StateError
-from gruppetto.numerics.runs import Runs
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
+from gruppetto.errors import ConnectionLost, ProtocolError, StateError
+from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
+from gruppetto.runtime.body_server import BodyServer
+from gruppetto.runtime.body_wire import BODIES_PATH
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
+from gruppetto.runtime.desk import Desk, Inbound, NotHere
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.security.allowance import FRAMES, Allowance
@@ -32,28 +34,13 @@ from gruppetto.runtime.security.identity import Deed
 from gruppetto.runtime.security.porter import Porter, Shown
 from gruppetto.runtime.security.strangers import KNOWN, Strangers
 from gruppetto.runtime.security.watch import Watch
-from gruppetto.runtime.service import NotAsked, NotYours, Room, SyncerService
-from gruppetto.runtime.steps import outgoing
+from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
 from gruppetto.runtime.wire import (
-    ANSWER_HEADER,
-    BASE_HEADER,
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
-    INCARNATION_HEADER,
-    LAYOUT_HEADER,
-    LEARNER_HEADER,
     MAX_HELLO_BYTES,
-    MIN_BYTES_PER_S,
     NOT_YOUR_TURN,
-    RANK_HEADER,
     ROUND_HEADER,
-    RUNS_HEADER,
-    VERSION_HEADER,
     WALL_HEADER,
     CloseCode,
-    checksum,
-    decode_answer,
-    octets,
 )
 
 __all__ = ["HttpServer"]
@@ -65,17 +52,10 @@ CHUNK_BYTES = 1 << 20
 MAX_HEARTBEAT_BYTES = 4096
 MAX_CONNECTIONS = 8192
 """Control connections: every learner with an old process and a new one."""
-MAX_WAITING_UPLOADS = 1024
-"""Uploads that may wait for a buffer; the next one is told to come again."""
 MAX_CONTROLS_AN_IDENTITY = 4
 """Control connections of one learner: of its old process, its new one, and of one that has not been found out yet."""
-MAX_WAITING_AN_IDENTITY = 256
-"""Uploads of one learner that may wait for a buffer, whatever ranks it says it has."""
 MAX_MODEL_STREAMS = 4
 """Each may hold on to one old value of the whole model."""
-MAX_UPLOADS_A_LEARNER = 2
-"""At a time, of each of its ranks: one that arrives while the one before is finished. More would take the room of the
-others."""
 CHECKPOINT_PATH = "/v1/checkpoint"
 MAX_NAME_BYTES = 128
 PINGS_A_LEASE = 2
@@ -87,8 +67,6 @@ SHOWN: Any = getattr(web, "RequestKey", str)("shown")
 PLAIN_BODIES = ("", "identity")
 """Nothing is unpacked here: a small body can never become a large one."""
 
-Sender = tuple[LearnerId, str]
-"""A learner, and which of its ranks."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -113,14 +91,12 @@ class HttpServer:
         self.watch: Watch | None = None
         """Whose account belongs to the status."""
         self._controls: Counter[LearnerId] = Counter()
-        self._waiting: Counter[LearnerId] = Counter()
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._control_expected = f"Bearer {control}".encode() if control else None
-        self._room = asyncio.Event()
-        self._uploads: Counter[Sender] = Counter()
-        self._arriving: dict[asyncio.Timeout, Callable[[], bool]] = {}
-        self._waiting_uploads = self._model_streams = self._connections = 0
+        self._model_streams = self._connections = 0
         self._complaints = Complaints(_log)
+        self.desk = Desk(service, stall_s)
+        self.bodies = BodyServer(self.desk, service, self._complaints, stall_s=stall_s, porter=porter)
         self.request_log = request_log(_log, self._complaints)
         self.app = web.Application(middlewares=[self._guard])
         self.app[KNOWN] = self._is_known
@@ -132,6 +108,7 @@ class HttpServer:
                 web.put(r"/v1/contribution/{round:\d{1,16}}/{fragment:\d{1,9}}", self._contribution),
                 web.put(r"/v1/seed/{fragment:\d{1,9}}", self._seed),
                 web.get(r"/v1/fragment/{fragment:\d{1,9}}", self._fragment),
+                web.get(BODIES_PATH, self._bodies),
                 web.get("/v1/status", self._status),
                 web.get("/v1/model", self._model),
                 web.post(CHECKPOINT_PATH, self._take_checkpoint),
@@ -164,14 +141,11 @@ class HttpServer:
         if shown is None:
             self._complain(request, "identity", "no certificate or token that counts")
             return web.Response(status=401, text="a certificate or a token of this run is needed, one that counts\n")
-        deed, kind = _asked_for(request)
-        if not porter.may(shown, deed):
-            self._complain(request, f"deed {shown.identity}", f"{shown.identity} may not {deed.value}")
-            return web.Response(status=403, text=f"{shown.identity} may not {deed.value} here\n")
-        if (wait_s := porter.wait_s(shown, kind)) > 0:
-            self._complain(request, f"rate {shown.identity} {kind}", f"{shown.identity} asks too often")
-            later = {"Retry-After": str(math.ceil(wait_s))}
-            return web.Response(status=429, headers=later, text=f"{shown.identity} asks too often; come again\n")
+        refusal = porter.refusal(shown, *_asked_for(request))
+        if refusal is not None:
+            self._complain(request, refusal.kind, refusal.text)
+            later = {"Retry-After": str(math.ceil(refusal.wait_s))} if refusal.wait_s else {}
+            return web.Response(status=refusal.status, headers=later, text=f"{refusal.text}\n")
         self._is_known(request)
         request[SHOWN] = shown
         with porter.inside(shown, request.transport):
@@ -184,6 +158,8 @@ class HttpServer:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
+        except NotHere as nothing:
+            return web.Response(status=nothing.status, text=f"{nothing}\n")
         except NotAsked as old:
             self._complain(request, request.match_info.handler.__name__, str(old))
             return web.Response(status=NOT_YOUR_TURN, text=f"{old}\n")
@@ -201,13 +177,11 @@ class HttpServer:
 
     def review(self) -> None:
         """Something has happened: give up the bodies that nobody wants any more."""
-        now = asyncio.get_running_loop().time()
-        for deadline, wanted in list(self._arriving.items()):
-            if not deadline.expired() and not wanted():
-                del self._arriving[deadline]
-                deadline.reschedule(now)
-        self._service.drop_halves()
-        self._room.set()
+        self.desk.review()
+
+    def hang_up(self) -> None:
+        """The syncer stops: connections that only wait for the next body are closed, the others after theirs."""
+        self.bodies.hang_up()
 
     # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -307,141 +281,24 @@ class HttpServer:
         self._service.heartbeat(data, speaker=_speaker(request), wall_s=request.headers.get(WALL_HEADER))
         return web.Response(status=204)
 
-    # ── bodies that come in ──────────────────────────────────────────────────────────────────────────────────────
+    # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _contribution(self, request: web.Request) -> web.StreamResponse:
-        answer = decode_answer(request.headers.get(ANSWER_HEADER, ""))
-        if (answer.round, answer.fragment) != (int(request.match_info["round"]), _fragment_of(request)):
-            raise ProtocolError(f"{ANSWER_HEADER} is about round {answer.round}, fragment {answer.fragment}")
-        _check_name(request, answer.learner)
-        length, crc, codec = _content_length(request), _checksum(request), request.headers.get(CODEC_HEADER, "")
-        service, runs = self._service, self._runs(request, answer.fragment)
-        room = service.room_for(answer, codec, length, runs)
-
-        def wanted() -> bool:
-            return service.wants(answer)
-
-        status = ""
-        async with self._room_in(room, _sender(request, answer.learner), wanted) as there_is_room:
-            if there_is_room:
-                with service.open_contribution(answer, codec, length, crc, runs) as upload:
-                    if await self._receive(request, upload, wanted):
-                        status = service.contribute(answer, upload)
-        if not status:
-            if wanted():  # for a moment it was not
-                raise web.HTTPServiceUnavailable(text="come again\n")
-            status = service.turn_away(answer, runs)
-        tokens = answer.tokens if status == "taken" else service.tokens_taken(answer)
-        said = {"tokens": tokens, "status": status}
-        return web.Response(body=msgspec.msgpack.encode(said), content_type="application/msgpack")
+        round, body = int(request.match_info["round"]), _inbound(request)
+        said = await self.desk.contribution(round, _fragment_of(request), body, speaker=_speaker(request))
+        return web.Response(body=said, content_type="application/msgpack")
 
     async def _seed(self, request: web.Request) -> web.StreamResponse:
-        fragment, length, crc = _fragment_of(request), _content_length(request), _checksum(request)
-        learner = LearnerId(request.headers.get(LEARNER_HEADER, ""))
-        _check_name(request, learner)
-        incarnation = Incarnation(_number(request.headers.get(INCARNATION_HEADER, ""), INCARNATION_HEADER))
-        service, runs = self._service, self._runs(request, fragment)
-        room = service.room_for_seed(learner, incarnation, fragment, runs)
-
-        def wanted() -> bool:
-            return service.is_seeder(learner, incarnation)
-
-        async with self._room_in(room, _sender(request, learner), wanted):
-            # Both say so if it is the wrong learner, also if it has become so meanwhile.
-            with service.open_seed(learner, incarnation, fragment, length, crc, runs) as upload:
-                await self._receive(request, upload, wanted)
-                service.seed(learner, incarnation, fragment, upload)
-        return web.Response(body=msgspec.msgpack.encode({"status": "taken"}), content_type="application/msgpack")
-
-    def _runs(self, request: web.Request, fragment: Fragment) -> Runs | None:
-        text = request.headers.get(RUNS_HEADER)
-        return None if text is None else self._service.runs_of(fragment, text)
-
-    @asynccontextmanager
-    async def _room_in(self, room: Room, sender: Sender, wanted: Callable[[], bool]) -> AsyncIterator[bool]:
-        """Wait until a buffer is free; False if the body is not ``wanted`` any more before that.
-
-        Meanwhile the body stays at the sender: nobody reads its socket.
-        """
-        if self._waiting_uploads >= MAX_WAITING_UPLOADS or self._waiting[sender[0]] >= MAX_WAITING_AN_IDENTITY:
-            raise web.HTTPServiceUnavailable(text="too many uploads are waiting; come again\n")
-        room.intake.on_room = self._room.set
-        self._waiting_uploads += 1
-        self._waiting[sender[0]] += 1
-        try:
-            while wanted() and not (room.has_room() and self._uploads[sender] < MAX_UPLOADS_A_LEARNER):
-                self._room.clear()
-                await self._room.wait()
-        finally:
-            self._waiting_uploads -= 1
-            self._waiting[sender[0]] -= 1
-            self._waiting = +self._waiting
-        if not wanted():
-            yield False
-            return
-        self._uploads[sender] += 1
-        try:
-            yield True
-        finally:
-            self._uploads[sender] -= 1
-            self._uploads = +self._uploads
-            self._room.set()
-
-    async def _receive(self, request: web.Request, upload: Upload | PieceUpload, wanted: Callable[[], bool]) -> bool:
-        """Read a body into its buffer; False if it was given up because it is not ``wanted`` any more."""
-        loop = asyncio.get_running_loop()
-        enough_bytes = MIN_BYTES_PER_S * self._stall_s
-        missing_before = upload.missing_bytes
-        try:
-            async with asyncio.timeout(self._stall_s) as deadline:
-                self._arriving[deadline] = wanted
-                async for chunk in request.content.iter_any():
-                    upload.write(chunk)
-                    if missing_before - upload.missing_bytes >= enough_bytes:
-                        missing_before = upload.missing_bytes
-                        deadline.reschedule(loop.time() + self._stall_s)
-        except TimeoutError:
-            if deadline not in self._arriving:
-                return False
-            came = missing_before - upload.missing_bytes
-            raise ProtocolError(f"only {came} bytes came in {self._stall_s:g} s") from None
-        except (OSError, ClientError, web.RequestPayloadError):
-            raise ProtocolError(f"the body ends {upload.missing_bytes} bytes too early") from None
-        finally:
-            self._arriving.pop(deadline, None)
-        return True
-
-    # ── bodies that go out ───────────────────────────────────────────────────────────────────────────────────────
+        said = await self.desk.seed(_fragment_of(request), _inbound(request), speaker=_speaker(request))
+        return web.Response(body=said, content_type="application/msgpack")
 
     async def _fragment(self, request: web.Request) -> web.StreamResponse:
-        fragment = _fragment_of(request)
-        wanted = _number(request.query.get("version", "0"), "version")
-        try:
-            engine = self._service.engine_for(fragment)
-        except ProtocolError as unknown:
-            return web.Response(status=404, text=f"{unknown}\n")
-        runs, value = self._runs(request, fragment), self._service.borrow(fragment)
-        if value is None:
-            return web.Response(status=404, text="there are no weights yet\n")
-        try:
-            if value.version < wanted:
-                text = f"the newest version of fragment {fragment} is {value.version}, not yet {wanted}\n"
-                return web.Response(status=404, text=text)
-            downlink = engine.parameters.downlink
-            base = request.headers.get(BASE_HEADER, "") if runs is None else ""
-            sent = outgoing(value, downlink, base)
-            headers = {VERSION_HEADER: str(value.version), LAYOUT_HEADER: engine.layout.layout_hash, **sent.headers}
-            if runs is None:
-                return await self._stream(request, headers, sent.body.nbytes, [octets(sent.body)])
-            word = downlink.whole.word_bytes
-            parts = [octets(value.body)[start * word : stop * word] for start, stop in runs]
-            crc = 0
-            for part in parts:
-                crc = checksum(part, crc)
-            headers[CHECKSUM_HEADER] = f"{crc:08x}"
-            return await self._stream(request, headers, runs.numel * word, parts)
-        finally:
-            self._service.give_back(value)
+        wanted = request.query.get("version", "0")
+        with self.desk.fragment(_fragment_of(request), wanted, request.headers) as found:
+            return await self._stream(request, found.headers, found.length, found.parts)
+
+    async def _bodies(self, request: web.Request) -> web.StreamResponse:
+        return await self.bodies.serve(request, request.get(SHOWN))
 
     async def _model(self, request: web.Request) -> web.StreamResponse:
         if self._model_streams >= MAX_MODEL_STREAMS:
@@ -512,21 +369,10 @@ def _fragment_of(request: web.Request) -> Fragment:
     return Fragment(int(request.match_info["fragment"]))
 
 
-def _sender(request: web.Request, learner: LearnerId) -> Sender:
-    """Who sends no piece has no ranks, whatever he says."""
-    return learner, request.headers.get(RANK_HEADER, "")[:16] if RUNS_HEADER in request.headers else ""
-
-
 def _speaker(request: web.Request) -> LearnerId | None:
     """In whose name alone this may be said; None where identities are not asked for."""
     shown: Shown | None = request.get(SHOWN)
     return None if shown is None else LearnerId(shown.identity.name)
-
-
-def _check_name(request: web.Request, learner: LearnerId) -> None:
-    speaker = _speaker(request)
-    if speaker is not None and learner != speaker:
-        raise NotYours(f"{speaker} may not speak for {learner[:128]}")
 
 
 def _asked_for(request: web.Request) -> tuple[Deed, str]:
@@ -537,7 +383,7 @@ def _asked_for(request: web.Request) -> tuple[Deed, str]:
             return Deed.TRAIN, kind
         case "contribution" | "seed":
             return Deed.TRAIN, "tensors"
-        case "fragment" | "model":
+        case "fragment" | "model" | "bodies":  # what is asked for on the road of bodies, its server looks at
             return Deed.READ, "tensors"
         case "checkpoint":
             return Deed.MARK, "looks"
@@ -545,23 +391,21 @@ def _asked_for(request: web.Request) -> tuple[Deed, str]:
             return Deed.LOOK, "looks"
 
 
+def _inbound(request: web.Request) -> Inbound:
+    length = _content_length(request)
+
+    async def pour(upload: Upload | PieceUpload, moved: Callable[[], None]) -> None:
+        try:
+            async for chunk in request.content.iter_any():
+                upload.write(chunk)
+                moved()
+        except (OSError, ClientError, web.RequestPayloadError) as wrong:
+            raise ConnectionLost(str(wrong)) from wrong
+
+    return Inbound(headers=request.headers, length=length, pour=pour)
+
+
 def _content_length(request: web.Request) -> int:
     if request.content_length is None:
         raise web.HTTPLengthRequired(text="Content-Length is needed\n")
     return request.content_length
-
-
-def _checksum(request: web.Request) -> int:
-    text = request.headers.get(CHECKSUM_HEADER, "")
-    try:
-        if len(text) != 8:
-            raise ValueError
-        return int(text, 16)
-    except ValueError:
-        raise ProtocolError(f"{CHECKSUM_HEADER} must be the CRC-32 of the body, eight hexadecimal digits") from None
-
-
-def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise ProtocolError(f"{what} is {text[:40]!r}, not a number")
-    return int(text)

@@ -56,21 +56,39 @@ class Upload:
         self._inspector = ChunkInspector(spec, codec)
         self._expected_crc, self._crc = crc, 0
         self._arrived = self._inspected = 0
-        self._over = False
+        self._over = self._kept = False
 
     @property
     def missing_bytes(self) -> int:
         return len(self.buffer) - self._arrived
+
+    @property
+    def arrived(self) -> int:
+        """Bytes that are here."""
+        return self._arrived
+
+    @property
+    def crc(self) -> int:
+        """Of what is here."""
+        return self._crc
+
+    def room(self) -> memoryview:
+        """The place of the next bytes, for whoever can put them there himself; then say :meth:`wrote`."""
+        return self.buffer.data[self._arrived :]
+
+    def wrote(self, num_bytes: int) -> None:
+        """So many bytes are in their place."""
+        self._crc = checksum(self.buffer[self._arrived : self._arrived + num_bytes], self._crc)
+        self._arrived += num_bytes
+        self._inspect_up_to(self._arrived // INSPECT_BYTES * INSPECT_BYTES)
 
     def write(self, chunk: Buffer) -> None:
         """Take the next bytes. Raises :class:`ProtocolError` if there are more than there should be."""
         data = octets(chunk)
         if len(data) > self.missing_bytes:
             raise ProtocolError(f"the body is longer than the {len(self.buffer)} bytes it should have")
-        self.buffer[self._arrived : self._arrived + len(data)] = data
-        self._crc = checksum(data, self._crc)
-        self._arrived += len(data)
-        self._inspect_up_to(self._arrived // INSPECT_BYTES * INSPECT_BYTES)
+        self.room()[: len(data)] = data
+        self.wrote(len(data))
 
     def finish(self) -> Body:
         """The body, if it is whole. Raises :class:`ProtocolError` if it is cut short or damaged."""
@@ -94,6 +112,10 @@ class Upload:
             self._over = True
             self._give_back()
 
+    def keep(self) -> None:
+        """Leaving the context does not give it up this time: it goes on later."""
+        self._kept = True
+
     def _inspect_up_to(self, stop: int) -> None:
         """In strides of one size: wherever the network cut the body, the norms are the same to the last bit."""
         for start in range(self._inspected, stop, INSPECT_BYTES):
@@ -101,12 +123,14 @@ class Upload:
         self._inspected = stop
 
     def __enter__(self) -> Self:
+        self._kept = False
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.give_up()
+        if not self._kept:
+            self.give_up()
 
 
 class Intake:

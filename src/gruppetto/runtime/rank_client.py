@@ -30,6 +30,7 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.orders import Welcomed
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.transfers import Tensors, Transfers
 from gruppetto.runtime.wire import WelcomeFrame
@@ -55,6 +56,7 @@ class RankClient:
         tls: ssl.SSLContext | None = None,
         stall_s: float = 30.0,
         taken: Callable[[Answer, int], None] = lambda answer, tokens: None,
+        max_bytes_per_s: float | None = None,
     ) -> None:
         """``taken`` is told of a contribution that is in with a piece of this rank."""
         self.core = core
@@ -66,6 +68,8 @@ class RankClient:
         self.reconnects = 0
         self._tensors, self._layout = tensors, layout
         self._http = HttpSyncer(address, token=token, tls=tls, stall_s=stall_s, rank=str(rank))
+        if max_bytes_per_s is not None:
+            self._http.pace = Bucket(max_bytes_per_s)
         self._rng = random.Random(f"{core.session}/{rank}")
         self.transfers = Transfers(
             self._http,

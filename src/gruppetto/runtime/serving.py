@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import ssl
@@ -28,6 +29,7 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.security.fresh import server_context
 from gruppetto.runtime.security.places import CA
 from gruppetto.runtime.security.porter import Porter
@@ -50,6 +52,7 @@ LOOK_S = 10.0
 """From one look at disk, clocks and losses to the next."""
 LAST_COMMIT_S = 10.0
 """How long the last commit is tried when the syncer stops."""
+MANY_FILES = 1 << 16
 SHUTDOWN_S = 2.0
 """How long transfers under way may go on when the syncer stops."""
 MAX_HEADER_BYTES = 1 << 16
@@ -90,6 +93,7 @@ def run_syncer(
     Raises :class:`AddressError`, :class:`StateError` or :class:`SettingError` for what the user can fix,
     :class:`SteppedDown` when another syncer has taken over from it, and :class:`RunFailed` for what is our fault.
     """
+    allow_many_files()
     return asyncio.run(
         serve(protocol, setting, trace=trace, on_ready=on_ready, handle_signals=True, standby=standby, annex=annex)
     )
@@ -166,6 +170,8 @@ async def serve(
             porter=porter,
             strangers=strangers,
         )
+        if setting.max_bytes_per_s is not None:
+            server.bodies.pace = Bucket(setting.max_bytes_per_s)
         if annex is not None:
             annex(server.app, service, porter)
         server.watch = Watch(
@@ -286,6 +292,7 @@ async def _listen(
             on_ready(endpoint)
         await stopping.wait()
         service.say_farewell()
+        server.hang_up()
         await _make_last_commit(service, stopped)
         _forget_endpoint(path, endpoint)
     finally:
@@ -303,6 +310,15 @@ async def _make_last_commit(service: SyncerService, stopped: asyncio.Event) -> N
             await stopped.wait()
     except TimeoutError:
         _log.warning("the last commit could not be made in %g s; the one before it counts", LAST_COMMIT_S)
+
+
+def allow_many_files() -> None:
+    """As many as the administrator lets us have: every learner has a handful of connections, and the usual limit of
+    1,024 is that of two hundred learners."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Timer:

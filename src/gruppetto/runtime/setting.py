@@ -14,6 +14,7 @@ from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
+from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.wire import is_name
 
 __all__ = ["DEFAULT_LISTEN", "SyncerSetting", "host_and_port", "is_loopback"]
@@ -69,6 +70,8 @@ class SyncerSetting:
     """Older commits that are kept whole, at least ``sync_period`` rounds apart, in case newer ones are damaged."""
     max_bodies: int = 8
     """Uploads held in memory at once. Further ones wait at their sockets."""
+    max_bytes_per_s: float | None = None
+    """What all published fragments together may leave at; None: as fast as the link takes them."""
 
     def __post_init__(self) -> None:
         if self.fragmenter not in FRAGMENTERS:
@@ -94,6 +97,12 @@ class SyncerSetting:
             )
         if not 1 <= self.max_bodies <= 1024:
             raise SettingError(f"max_bodies is {self.max_bodies}", where="syncer.max_bodies", fix="use 1 to 1024")
+        if self.max_bytes_per_s is not None and not LEAST_BYTES_PER_S <= self.max_bytes_per_s < float("inf"):
+            raise SettingError(
+                f"max_bytes_per_s is {self.max_bytes_per_s}",
+                where="syncer.max_bytes_per_s",
+                fix=f"use {LEAST_BYTES_PER_S} or more, or leave it out",
+            )
         if not self.goodbye_s >= 0:
             raise SettingError(f"goodbye_s is {self.goodbye_s}", where="syncer.goodbye_s", fix="use 0 seconds or more")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):

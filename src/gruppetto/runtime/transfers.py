@@ -27,6 +27,7 @@ from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
 from gruppetto.runtime.http_client import HttpSyncer
+from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease, LeasePool
 from gruppetto.runtime.steps import Held
 
@@ -154,6 +155,7 @@ class Transfers:
         self._in_steps = False
         self._held: dict[Fragment, Held] = {}
         """What came last of each fragment, where steps may lead on from it. It is its base, or will be: no copy."""
+        self._broken_off: dict[Fragment, tuple[Lease, Landing]] = {}
 
     def cut(self, parts: Fragmentation, uplink: Codec, downlink: Downlink) -> None:
         """The fragments are known now, and how they travel."""
@@ -183,18 +185,15 @@ class Transfers:
                     self._news.notify_all()
 
     async def _pull(self, fragment: Fragment, version: Version) -> None:
-        room, share = self._tensors.lend(fragment), self._tensors.share(fragment)
-        held = self._held.pop(fragment, None)
+        room, landing = self._place_for(fragment)
+        share, held = self._tensors.share(fragment), self._held.pop(fragment, None)
+        runs = None if share is None else share.held
         try:
             for attempt in range(TRIES):
                 try:
+                    from_held = None if attempt else held
                     came, name = await self._http.fetch_from(
-                        None if attempt else held,
-                        fragment,
-                        version,
-                        self._layout_hash,
-                        room,
-                        runs=None if share is None else share.held,
+                        from_held, fragment, version, self._layout_hash, room, runs=runs, landing=landing
                     )
                     break
                 except ConnectionLost:
@@ -208,13 +207,29 @@ class Transfers:
             if share is None and self._in_steps:
                 self._held[fragment] = Held(values=room.hold(), name=name)
         except BaseException:
-            room.release()
+            self._keep(fragment, room, landing)
             raise
         finally:
             if held is not None:
                 held.release()
         with self._news:
             self._came(fragment, came, room)
+
+    def _place_for(self, fragment: Fragment) -> tuple[Lease, Landing]:
+        if fragment in self._broken_off:
+            return self._broken_off.pop(fragment)
+        room = self._tensors.lend(fragment)
+        return room, Landing(room)
+
+    def _keep(self, fragment: Fragment, room: Lease, landing: Landing) -> None:
+        """What is here of a download, to go on with when the link is up again; of the newest few."""
+        if not landing.goes_on:
+            room.release()
+            return
+        self._broken_off[fragment] = room, landing
+        while len(self._broken_off) > DOWNLOADS:
+            oldest, _ = self._broken_off.pop(next(iter(self._broken_off)))
+            oldest.release()
 
     # ── up ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +261,7 @@ class Transfers:
                 return
             for attempt in range(TRIES):
                 try:
-                    await self._http.seed(*self._owner(), part.fragment, body.data, runs=runs)
+                    await self._http.seed(*self._owner(), part.fragment, body.data, runs=runs, again=attempt > 0)
                     return
                 except ProtocolError as wrong:  # perhaps damaged on its way, or the turn is somebody else's by now
                     if attempt + 1 == TRIES:
@@ -278,7 +293,9 @@ class Transfers:
             attempt = 0
             while body.size and not self._is_over(answer):
                 try:
-                    taken, tokens = await self._http.contribute(answer, codec.name, body.data, runs=runs)
+                    taken, tokens = await self._http.contribute(
+                        answer, codec.name, body.data, runs=runs, again=attempt > 0
+                    )
                     if tokens and codec.keeps_rest:
                         with self._news:
                             self._taken(answer, tokens)

@@ -11,6 +11,7 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``PUT  /v1/seed/{fragment}``                  initial weights, fp32; 409 from who is not asked for them any more
 ``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer, or the step to it from
                                               :data:`BASE_HEADER`
+``GET  /v1/bodies``                           an upgrade: see :mod:`gruppetto.runtime.body_wire`
 ``GET  /v1/status``                           JSON for people and tools
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
 ``POST /v1/checkpoint?name=NAME``             begin a checkpoint of the whole run; 202 or 409, JSON
@@ -39,7 +40,6 @@ import base64
 import binascii
 import math
 import re
-import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -49,6 +49,7 @@ import numpy as np
 
 from gruppetto.errors import LayoutError, ProtocolError
 from gruppetto.numerics.codec import Buffer
+from gruppetto.numerics.crc import crc32
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.protocol.messages import (
@@ -77,6 +78,7 @@ __all__ = [
     "CODEC_HEADER",
     "FROM_LEARNER",
     "FROM_SYNCER",
+    "HAVE_HEADER",
     "INCARNATION_HEADER",
     "LAYOUT_HEADER",
     "LEARNER_HEADER",
@@ -85,6 +87,7 @@ __all__ = [
     "MAX_METRICS",
     "MAX_TENSORS",
     "NOT_YOUR_TURN",
+    "OFFSET_HEADER",
     "RANK_HEADER",
     "RESULT_HEADER",
     "ROUND_HEADER",
@@ -154,6 +157,10 @@ RESULT_HEADER = "Gruppetto-Result"
 """and leads to the value of this CRC-32."""
 RANK_HEADER = "Gruppetto-Rank"
 """Which rank of a learner sends a piece. Decides nothing."""
+HAVE_HEADER = "Gruppetto-Have"
+"""``VERSION:BYTES``: a download broke off, and so much of that version is here. Of another version all comes."""
+OFFSET_HEADER = "Gruppetto-Offset"
+"""How many bytes of a body are left out at its beginning, because they are there. Its checksum is that of the whole."""
 
 _NAME = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9._-]{1,128}")
 
@@ -374,7 +381,7 @@ def decode_answer(header: str) -> Answer:
 
 def checksum(body: Buffer, start: int = 0) -> int:
     """CRC-32 of a body, or of its continuation if ``start`` is the checksum so far. On the wire: ``f"{crc:08x}"``."""
-    return zlib.crc32(octets(body), start)
+    return crc32(octets(body), start)
 
 
 def octets(body: Buffer) -> memoryview:

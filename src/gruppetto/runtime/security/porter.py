@@ -22,7 +22,7 @@ from gruppetto.runtime.security.allowance import REQUESTS, Allowance
 from gruppetto.runtime.security.identity import MAY, Deed, Identity, identity_in
 from gruppetto.runtime.security.roster import Roster
 
-__all__ = ["LOOK_EVERY_S", "Porter", "Shown"]
+__all__ = ["LOOK_EVERY_S", "Porter", "Refusal", "Shown"]
 
 LOOK_EVERY_S = 1.0
 """Between two looks at the files of who counts."""
@@ -44,6 +44,16 @@ class Shown:
 
     def __repr__(self) -> str:  # never the token
         return f"Shown({self.identity}, by {'certificate' if self.serial else 'token'})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why somebody may not ask for something, now or ever. ``status``: as in HTTP. ``kind``: to complain of it once."""
+
+    status: int
+    kind: str
+    text: str
+    wait_s: float = 0.0
 
 
 class Porter:
@@ -96,6 +106,16 @@ class Porter:
         if len(self._allowances) > MAX_ALLOWANCES:
             self._allowances.popitem(last=False)
         return allowance.take(self._clock.now())
+
+    def refusal(self, shown: Shown, deed: Deed, kind: str) -> Refusal | None:
+        """Why he may not ask for that; None: he may, and it counts as one thing of that kind."""
+        who = shown.identity
+        if not self.may(shown, deed):
+            return Refusal(status=403, kind=f"deed {who}", text=f"{who} may not {deed.value} here")
+        if (wait_s := self.wait_s(shown, kind)) > 0:
+            text = f"{who} asks too often; come again"
+            return Refusal(status=429, kind=f"rate {who} {kind}", text=text, wait_s=wait_s)
+        return None
 
     @contextmanager
     def inside(self, shown: Shown, transport: asyncio.BaseTransport | None) -> Iterator[None]:

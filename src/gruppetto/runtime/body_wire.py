@@ -1,0 +1,90 @@
+"""The road of bodies: what is said on a connection that carries nothing else.
+
+It begins as ``GET /v1/bodies`` with ``Upgrade: gruppetto-bodies`` at the syncer's one port, behind the same TLS, token
+and proxies as the control connection, and is switched over (RFC 9110, 7.8). From then on it carries one exchange after
+another: a :class:`Request` and its body up, a :class:`Reply` and its body down. Both heads are msgpack behind four
+bytes of length; paths and headers are those of :mod:`~gruppetto.runtime.wire`, where the same can be asked for with
+plain HTTP.
+
+Only one thing cannot be asked for there: to go on with an upload that broke off. A Request that says ``resumes`` waits,
+before its body, for a Reply of status 100 that says from where.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from gruppetto.errors import ProtocolError
+
+__all__ = [
+    "BODIES_PATH",
+    "CONTINUE",
+    "GREETING_END",
+    "LENGTH_BYTES",
+    "MAX_HEAD_BYTES",
+    "UPGRADE",
+    "Head",
+    "Reply",
+    "Request",
+    "decode",
+    "encode",
+]
+
+BODIES_PATH = "/v1/bodies"
+UPGRADE = "gruppetto-bodies"
+GREETING_END = b"\r\n\r\n"
+MAX_HEAD_BYTES = 1 << 17
+"""Runs of a rank may be many: they have the room that HTTP headers have, and as much again."""
+LENGTH_BYTES = 4
+CONTINUE = 100
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked. ``length`` bytes of body follow, fewer when a Reply has said where to go on."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    length: int = 0
+    resumes: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. ``length`` bytes follow. ``closes``: nothing more is read on this connection."""
+
+    status: int
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    length: int = 0
+    closes: bool = False
+
+
+Head = TypeVar("Head", Request, Reply)
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in (Request, Reply)}
+
+
+def encode(head: Request | Reply) -> bytes:
+    """The bytes of a head, its length before it."""
+    data = _encoder.encode(head)
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
+def decode(data: bytes | bytearray, kind: type[Head]) -> Head:
+    """A head, without its length. Raises :class:`ProtocolError`.
+
+    >>> decode(encode(Reply(status=200))[4:], Reply).status
+    200
+    >>> decode(b"?", Reply)
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.ProtocolError: not a Reply
+    """
+    try:
+        head: Head = _decoders[kind].decode(data)  # type: ignore[assignment]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise ProtocolError(f"not a {kind.__name__}") from wrong
+    if head.length < 0:
+        raise ProtocolError(f"a body of {head.length} bytes")
+    return head
