@@ -27,6 +27,7 @@ from gruppetto.runtime.intake import Intake
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.parking import Parking
+from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import checksum
 
 NUMEL = 300_000
@@ -221,6 +222,38 @@ def test_a_download_that_is_cut_goes_on_and_another_version_comes_whole(place: C
             assert await fetch(client) == 2 and np.array_equal(room.values, np.full(NUMEL, 2, np.float32))
 
     place(test)
+
+
+def test_a_step_that_is_cut_is_not_gone_on_with_but_asked_for_anew_and_whole(place: Callable[..., None]) -> None:
+    async def test(at: Place) -> None:
+        at.world.step_all()
+        layout_hash, pool = at.world.layout.layout_hash, LeasePool()
+
+        async def follow(client: HttpSyncer, held: Held | None, landing: Landing, room: Any) -> tuple[Version, str]:
+            return await client.fetch_from(held, Fragment(0), Version(0), layout_hash, room, landing=landing)
+
+        async with at.client() as (client, _):
+            first = pool.lend(NUMEL)
+            version, name = await follow(client, None, Landing(first), first)
+            held = Held(values=first, name=name)
+            at.world.step_all()
+            room = pool.lend(NUMEL)
+            before = client.bytes_down
+            newer, name = await follow(client, held, Landing(room), room)
+            assert (version, newer) == (1, 2) and client.bytes_down - before < BODY_BYTES / 3
+            value = at.world.service.borrow(Fragment(0))
+            assert value is not None and np.array_equal(room.values, value.theta) and name == f"{value.checksum:08x}"
+            at.world.service.give_back(value)
+        async with at.client(200_000) as (client, _):
+            again = pool.lend(NUMEL)
+            landing = Landing(again)
+            with pytest.raises(ConnectionLost):
+                await follow(client, held, landing, again)
+            assert landing.at and not landing.goes_on and not landing.said()
+            assert await follow(client, None, landing, again) == (2, name)
+            assert np.array_equal(again.values, room.values)
+
+    place(test, downlink="delta")
 
 
 def test_a_body_that_is_not_wanted_any_more_is_given_up_in_the_middle(place: Callable[..., None]) -> None:

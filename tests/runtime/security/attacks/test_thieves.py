@@ -33,6 +33,7 @@ EVERYTHING = (
     ("PUT", "/v1/contribution/1/0"),
     ("PUT", "/v1/seed/0"),
     ("GET", "/v1/fragment/0"),
+    ("GET", "/v1/bodies"),
     ("GET", "/v1/status"),
     ("GET", "/v1/model"),
     ("POST", "/v1/checkpoint"),
