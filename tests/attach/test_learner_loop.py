@@ -92,7 +92,7 @@ def test_counting_by_hand(syncer: Start, toy: Make) -> None:
         assert learner.cursor == 10
         learner.step(tokens=1)
         assert learner.cursor == 11
-        assert learner.run == {"context": 64}
+        assert learner.run == {"context": 64, "num_slots": 16}
 
 
 def test_tokens_that_nobody_told_count_one_with_a_warning(

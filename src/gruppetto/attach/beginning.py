@@ -32,6 +32,8 @@ class Begun:
     arrivals: Arrivals
     versions: tuple[Version, ...]
     note: RecoveryNote
+    place: str = ""
+    """The checkpoint that it is."""
 
 
 class Beginning:
@@ -50,6 +52,7 @@ class Beginning:
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._holdings, self._checkpoints = holdings, checkpoints
+        self._place = ""
 
     def take(self, find: Find, client: LearnerClient) -> Begun | None:
         """None if it does not fit; the search then goes on."""
@@ -68,7 +71,7 @@ class Beginning:
         by_fragment = {fragment: version for fragment, version, _ in arrivals}
         fragments = map(Fragment, range(self._holdings.model.num_fragments))
         versions = tuple(by_fragment.get(p, NEVER) for p in fragments)
-        return Begun(arrivals=arrivals, versions=versions, note=recovering.accept())
+        return Begun(arrivals=arrivals, versions=versions, note=recovering.accept(), place=self._place)
 
     def _put_in(self, find: Find, client: LearnerClient) -> Arrivals:
         match find.source:
@@ -101,8 +104,11 @@ class Beginning:
         """Its bases serve where the run has stood still meanwhile; the core takes no others."""
         assert self._checkpoints is not None
         layout, cut = self._holdings.model.layout, self._holdings.model.fragmentation
-        state, cut_hash, bases = self._checkpoints.recover(run_id, layout, self._model, self._optimizer)
+        found, place = self._checkpoints.recover(run_id, layout, self._model, self._optimizer)
+        (state, cut_hash, bases), self._place = found, str(place)
         arrivals: Arrivals = []
+        if self._holdings.inbox is not None:
+            return arrivals  # of many ranks all would have to find them: the weights come from the syncer
         if cut is None or cut_hash != cut.fragmentation_hash or not core.still_stands(state.epoch):
             return arrivals
         for p, (version, _, _) in enumerate(state.fragments):

@@ -8,7 +8,7 @@ Tensors are written by ``torch.distributed.checkpoint`` in Hugging Face's safete
 pickles its index, and nothing here is ever unpickled. What is no tensor stands in ``learner.json`` beside them, with
 the size and digest of every file. The copy to host memory and the writing are ours and not ``async_save``'s: a
 checkpoint is written under a temporary name, forced to the disk and then renamed, so that a directory with a name is
-complete, and at most one is being written.
+complete, and at most one is being written. The ranks of a learner write one together (:mod:`gruppetto.attach.shards`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import shutil
 import threading
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ from gruppetto.attach.checkpoint import from_state_dict
 from gruppetto.attach.inner_state import InnerState, check_buffers, gather, put_buffers, put_optimizer
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.sharding import plain_name
+from gruppetto.attach.shards import blocks_of, gather_files, room_like, write_blocks
 from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
@@ -41,7 +44,7 @@ from gruppetto.runtime.wire import is_name
 if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "is_checkpoint"]
 
 log = logging.getLogger("gruppetto.learner")
 
@@ -70,6 +73,19 @@ class _Facts(msgspec.Struct, kw_only=True, frozen=True):
     extra: dict[str, Any]
     digest: str = ""
     """Of all the rest of this file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What this rank is to write, as it was at one moment. Where there are ranks, blocks, with their ``offsets``."""
+
+    tensors: dict[str, Tensor]
+    facts: _Facts
+    offsets: dict[str, tuple[int, ...]]
+    rank: int
+    size: int
+    session: str
+    """Of this life of the learner: files of an earlier one are no part of it."""
 
 
 class Checkpoints:
@@ -110,12 +126,32 @@ class Checkpoints:
         """Save what is now, between two steps. Returns when it is copied; False if the last one is still being written.
 
         ``extra`` comes back from :meth:`load`; plain JSON. A checkpoint with a ``name`` of its own is never pruned.
-        What goes wrong with the disk is said in the log: training goes on.
+        What goes wrong with the disk is said in the log: training goes on. All ranks of a learner call it together, and
+        see one directory; ``extra`` and buffers are those of rank 0.
         """
         if name is not None and (not is_name(name) or _BY_ROUND.fullmatch(name)):
             raise SettingError(f"name is {name!r}", where="Checkpoints.save", fix="use letters, digits or . _ -")
-        if self._writer is not None and self._writer.is_alive():
+        busy = self._writer is not None and self._writer.is_alive()
+        wanted = "" if busy else name or self._next_name(learner)
+        wanted = learner.agree(wanted)  # as rank 0 says
+        if not wanted:
             return False
+        self.wait()
+        self._begin(self.directory / wanted, self._taken(model, optimizer, learner, extra), prunes=True)
+        return True
+
+    def save_at(
+        self, place: Path, model: nn.Module, optimizer: Optimizers, learner: Learner, extra: Mapping[str, Any]
+    ) -> Future[str]:
+        """Save what is now at a place that all ranks have been told; where it is, once all of it is durable, or at the
+        other ranks their own part. Waits for the one before."""
+        self.wait()
+        return self._begin(place, self._taken(model, optimizer, learner, extra), prunes=False)
+
+    def _taken(
+        self, model: nn.Module, optimizer: Optimizers, learner: Learner, extra: Mapping[str, Any] | None
+    ) -> Taken:
+        """Everything of this moment, copied."""
         state, own = gather(model, as_one(optimizer)), learner.state_dict()
         tensors = _keyed(model, state) | {f"learner.{key}": v for key, v in own.items() if isinstance(v, Tensor)}
         facts = _Facts(
@@ -127,13 +163,24 @@ class Checkpoints:
             files={},
             extra=json.loads(json.dumps(dict(extra or {}))),
         )
+        ranks, offsets = learner.ranks, dict[str, tuple[int, ...]]()
+        if ranks is not None:
+            blocks = blocks_of(tensors, leads=ranks.leads)
+            tensors = {key: block for key, (block, _) in blocks.items()}
+            offsets = {key: place for key, (_, place) in blocks.items()}
         self._copy(tensors)
-        place = self.directory / (name or self._next_name(learner))
+        rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+        return Taken(
+            tensors=dict(self._host), facts=facts, offsets=offsets, rank=rank, size=size, session=learner.session
+        )
+
+    def _begin(self, place: Path, taken: Taken, *, prunes: bool) -> Future[str]:
+        written: Future[str] = Future()
         self._writer = threading.Thread(
-            target=self._write, args=(place, dict(self._host), facts), name="gruppetto-checkpoint", daemon=True
+            target=self._write, args=(place, taken, written, prunes), name="gruppetto-checkpoint", daemon=True
         )
         self._writer.start()
-        return True
+        return written
 
     def wait(self) -> None:
         """Until what was saved is on the disk."""
@@ -157,27 +204,34 @@ class Checkpoints:
         taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, _names(self.directory)) if found]
         return f"round-{max([*(n + 1 for n in taken), learner.round]):010d}"
 
-    def _write(self, place: Path, tensors: dict[str, Tensor], facts: _Facts) -> None:
+    def _write(self, place: Path, taken: Taken, written: Future[str], prunes: bool) -> None:
         working = place.with_name(place.name + TEMPORARY)
         try:
-            shutil.rmtree(working, ignore_errors=True)
-            _write_tensors(working, tensors)
-            files = {}
-            for path in sorted(working.iterdir()):
-                force_file(path)
-                files[path.name] = (path.stat().st_size, _digest(path))
-            facts = msgspec.structs.replace(facts, files=files)
+            if taken.size == 1:
+                files = _write_alone(working, taken.tensors)
+            else:
+                blocks = {key: (tensor, taken.offsets[key]) for key, tensor in taken.tensors.items()}
+                write_blocks(working, blocks, rank=taken.rank, session=taken.session, digest=_digest)
+                if taken.rank > 0:
+                    written.set_result(str(place))
+                    return
+                files = gather_files(working, size=taken.size, session=taken.session)
+            facts = msgspec.structs.replace(taken.facts, files=files)
             facts = msgspec.structs.replace(facts, digest=_digest_of_facts(facts))
             write_durably(working / FACTS_FILE, [msgspec.json.encode(facts)])
             force_directory(working)
             if place.exists():
                 shutil.rmtree(place)
             working.rename(place)
-            force_directory(self.directory)
-            self._prune()
+            force_directory(place.parent)
+            if prunes:
+                self._prune()
+            written.set_result(str(place))
         except Exception as wrong:
             log.warning("the checkpoint %s could not be written (%s); training goes on", place, wrong)
-            shutil.rmtree(working, ignore_errors=True)
+            if taken.rank == 0:
+                shutil.rmtree(working, ignore_errors=True)
+            written.set_exception(wrong)
 
     def _prune(self) -> None:
         rounds = sorted(name for name in _names(self.directory) if _BY_ROUND.fullmatch(name))
@@ -200,54 +254,73 @@ class Checkpoints:
                 log.warning("%s; passed over", wrong)
         return None
 
-    def recover(self, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer) -> OwnState:
+    def recover(
+        self, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[OwnState, Path]:
         """Take optimizer and buffers from the newest checkpoint that can be used in this run; its parameters stay out.
+        What the learner itself was, and which one it is.
 
         Raises :class:`StateError` if there is none.
         """
         for path in self._by_age():
             try:
-                facts = _facts(path)
-                _check(path, facts)
-                tensors = _read_tensors(path, facts)
-                own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
-                found = from_state_dict({**facts.learner, **own}, layout)
-                if found[0].run_id != run_id:
-                    raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
-                state, _ = _unkeyed(tensors, facts)
-                check_buffers(model, state.buffers)
-                put_optimizer(model, optimizer, state)
-                put_buffers(model, state.buffers)
-                return found
+                _check(path, _facts(path))
+                return self.recover_from(path, run_id, layout, model, optimizer), path
             except StateError as wrong:
                 log.warning("%s; passed over", wrong)
             except Exception as wrong:  # of whatever kind, damage is no reason to end
                 log.warning("%s cannot be used (%s: %s); passed over", path, type(wrong).__name__, wrong)
         raise StateError("no checkpoint can be used", where=str(self.directory))
 
+    def recover_from(
+        self, path: Path, run_id: str, layout: Layout, model: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> OwnState:
+        """The same of a certain one, whose files are as they were written. Raises :class:`StateError`, before anything
+        has changed."""
+        facts = _facts(path)
+        tensors = _read_tensors(path, facts, model)
+        own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        found = from_state_dict({**facts.learner, **own}, layout)
+        if found[0].run_id != run_id:
+            raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
+        state, _ = _unkeyed(tensors, facts)
+        check_buffers(model, state.buffers)
+        put_optimizer(model, optimizer, state)
+        put_buffers(model, state.buffers)
+        return found
+
     def _by_age(self) -> list[Path]:
         """The newest first."""
         return sorted((self.directory / name for name in _names(self.directory)), key=_age, reverse=True)
 
-    def load(self, path: Path, model: nn.Module, optimizer: Optimizers, learner: Learner | None) -> dict[str, Any]:
+    def load(
+        self,
+        path: Path,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner | None,
+        *,
+        same_life: bool = False,
+    ) -> dict[str, Any]:
         """Take everything up where :meth:`save` was called, before the ``with`` block; returns its ``extra``.
 
-        ``learner`` None: its own part is left out. Raises :class:`StateError` for a checkpoint that is damaged or does
+        ``learner`` None: its own part is left out; ``same_life``: as in :meth:`gruppetto.Learner.load_state_dict`. With
+        any number of ranks, each of which calls it. Raises :class:`StateError` for a checkpoint that is damaged or does
         not fit; the model is then as it was, if it was not for something that only shows when it is put in.
         """
         facts = _facts(path)
         _check(path, facts)
-        tensors = _read_tensors(path, facts)
+        tensors = _read_tensors(path, facts, model)
         own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
         state, parameters = _unkeyed(tensors, facts)
         _check_model(model, parameters, path)
         if learner is not None:
-            learner.load_state_dict({**facts.learner, **own})
+            learner.load_state_dict({**facts.learner, **own}, same_life=same_life)
         put_optimizer(model, as_one(optimizer), state)
         put_buffers(model, state.buffers)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.copy_(parameters[plain_name(name)])
+                parameter.copy_(parameters[plain_name(name)])  # distributed alike, or plain both
         return facts.extra
 
 
@@ -273,8 +346,24 @@ def _unkeyed(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[InnerState, 
     return state, parameters
 
 
+def is_checkpoint(place: Path) -> bool:
+    """It is one of these, whole or not."""
+    return (place / FACTS_FILE).is_file()
+
+
 def _is_own(key: str) -> bool:
     return key.startswith("learner.")
+
+
+def _write_alone(working: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[int, str]]:
+    """All of it, by one process; the files that came of it. Raises OSError."""
+    shutil.rmtree(working, ignore_errors=True)
+    _write_tensors(working, tensors)
+    files = {}
+    for path in sorted(working.iterdir()):
+        force_file(path)
+        files[path.name] = (path.stat().st_size, _digest(path))
+    return files
 
 
 def _write_tensors(place: Path, tensors: dict[str, Tensor]) -> None:
@@ -287,11 +376,12 @@ def _write_tensors(place: Path, tensors: dict[str, Tensor]) -> None:
             raise OSError(_first_line(wrong)) from wrong
 
 
-def _read_tensors(path: Path, facts: _Facts) -> dict[str, Tensor]:
+def _read_tensors(path: Path, facts: _Facts, model: nn.Module) -> dict[str, Tensor]:
+    """As ``model`` is placed: each rank reads its own blocks, however many have written them."""
     dcp = _distributed_checkpoint()
     try:
         tensors = {
-            key: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+            key: room_like(model, key, shape, getattr(torch, dtype.removeprefix("torch.")))
             for key, (dtype, shape) in facts.tensors.items()
         }
         with warnings.catch_warnings():

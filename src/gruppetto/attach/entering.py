@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 
 from gruppetto.attach.beginning import Beginning
+from gruppetto.attach.conduct import Conduct, Ends
 from gruppetto.attach.hands import Hands
-from gruppetto.attach.lead import Alone, Lead
 from gruppetto.errors import ConnectionLost
 from gruppetto.protocol.actions import Seed
 from gruppetto.protocol.donors import Source
@@ -31,7 +31,7 @@ class Entering:
     def __init__(
         self,
         hands: Hands,
-        conduct: Alone | Lead,
+        conduct: Conduct,
         beginning: Beginning | None,
         *,
         give_up_s: float | None,
@@ -56,7 +56,7 @@ class Entering:
                     conduct.release(again=lambda: True)
                     return False
                 if client.failure is not None:
-                    conduct.release(failure=str(client.failure))
+                    conduct.release(ends=Ends(failure=str(client.failure)))
                     raise client.failure
                 seeds = client.seed_wanted
                 if seeds:
@@ -110,15 +110,13 @@ class Entering:
         """Look at what the search for a state has brought, and begin from it if it fits. The lock is not held."""
         assert self._beginning is not None
         hands, conduct = self._hands, self._conduct
-        if isinstance(conduct, Lead):
-            with hands.client.news:
-                conduct.order(Begin(source=find.source.value))
         found = self._beginning.take(find, hands.client)
         if found is None:
             return
         if find.source is Source.SYNCER:
             self._rewarms()
         with hands.client.news:
+            conduct.order(Begin(source=find.source.value, place=found.place))
             stands = hands.core.search_stands
             for fragment, version, lease in found.arrivals:
                 if stands:

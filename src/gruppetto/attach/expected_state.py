@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gruppetto.attach.holding import is_distributed
 from gruppetto.errors import StateError
 from gruppetto.runtime.wire import MAX_COUNT
 
@@ -124,6 +125,8 @@ def check_values(name: str, key: str, value: Tensor | int | float | bool | None)
     if value is None:
         return
     tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if is_distributed(tensor):  # each rank looks at its own: nothing is asked of the others here
+        tensor = tensor.to_local()  # type: ignore[attr-defined]
     if not bool(torch.isfinite(tensor).all()):
         raise StateError(f"its {key} of {name!r} holds NaN or infinity", where=_WHERE)
     if tensor.numel() and key in _NEVER_NEGATIVE and bool((tensor < 0).any()):

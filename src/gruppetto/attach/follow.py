@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from gruppetto.attach.channel import Incoming
+from gruppetto.attach.conduct import NOBODY, Standing
 from gruppetto.attach.holdings import Holdings
-from gruppetto.attach.lead import NOBODY, Standing, both
+from gruppetto.attach.lead import both
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import RunFailed
 from gruppetto.protocol.actions import Apply, DropRests, KeepRest, Pull, Seed, TakeSnapshot
@@ -15,15 +17,27 @@ from gruppetto.protocol.learner import FragmentState, LearnerCore
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.backlog import SeedPart
-from gruppetto.runtime.orders import Begin, Keep, PutBases, RankOrder, Welcomed, Word, decode_order, decode_word
+from gruppetto.runtime.orders import (
+    Begin,
+    Keep,
+    PutBases,
+    RankOrder,
+    SavePart,
+    Welcomed,
+    Word,
+    decode_order,
+    decode_word,
+)
 from gruppetto.runtime.rank_client import RankClient
 
 __all__ = ["Follow"]
 
+log = logging.getLogger("gruppetto.learner")
+
 
 class Follow:
-    """One rank behind rank 0. ``begin`` is called with the source that the learner begins from; ``notice`` says whether
-    this rank is to leave."""
+    """One rank behind rank 0. ``begin`` is called with what the learner begins from; ``notice`` says whether this rank
+    is to leave; ``save`` saves its part of a checkpoint of the whole run."""
 
     def __init__(
         self,
@@ -32,11 +46,12 @@ class Follow:
         holdings: Holdings,
         client: RankClient,
         *,
-        begin: Callable[[str], None],
+        begin: Callable[[Begin], None],
         notice: Callable[[], bool],
+        save: Callable[[str], object] | None,
     ) -> None:
         self._ranks, self._core, self._holdings, self.client = ranks, core, holdings, client
-        self._begin, self._notice = begin, notice
+        self._begin, self._notice, self._save = begin, notice, save
         self._next = 0
         self._early: dict[int, bytes] = {}
         self._fragments = 0
@@ -130,9 +145,19 @@ class Follow:
             case TakeSnapshot():
                 self._holdings.take_snapshots(order.fragments)
             case Begin():
-                self._begin(order.source)
+                self._begin(order)
+            case SavePart():
+                self._save_part(order.mark)
             case PutBases():
                 self._holdings.put_bases()
+
+    def _save_part(self, mark: str) -> None:
+        """What goes wrong is said; rank 0 then waits in vain, and the checkpoint does without this learner."""
+        if self._save is not None:
+            try:
+                self._save(mark)
+            except Exception as wrong:
+                log.warning("%s: no part of checkpoint %s: %s", self._core.learner, mark, wrong)
 
     def _mirror(self, word: Word) -> None:
         """The core's picture, for all that looks at it."""

@@ -7,95 +7,27 @@ hear. While rank 0 waits for something, one boundary follows another: so everybo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gruppetto.attach.channel import Outgoing
+from gruppetto.attach.conduct import GOES_ON, LENGTH, NOBODY, Conduct, Ends, Report, Standing
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.inbox import ANY, NONE
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import Refused, RunFailed
-from gruppetto.protocol.actions import Apply, Pull, TakeSnapshot
+from gruppetto.protocol.actions import Apply, DropRests, KeepRest, Pull, SaveState, TakeSnapshot
 from gruppetto.protocol.events import Arrived, LearnerEvent, Taken
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
-from gruppetto.runtime.orders import SWIFT, Keep, RankOrder, Welcomed, Word, encode_order, encode_word
+from gruppetto.runtime.orders import SWIFT, Keep, RankOrder, SavePart, Welcomed, Word, encode_order, encode_word
 
-__all__ = ["NOBODY", "Alone", "Lead", "Report", "Standing", "both"]
+__all__ = ["Lead", "both"]
 
 POLL_S = 0.05
 """While rank 0 waits, two boundaries are no further apart."""
-NOBODY = 1 << 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How a rank stands, as numbers of which the lowest of all ranks counts."""
-
-    failed_rank: int = NOBODY
-    """Its number, if it has failed."""
-    stays: bool = True
-    """It has had no notice."""
-    loops: bool = True
-    """It is in its loop, not on its way out."""
-    settled: bool = True
-    """Nothing is on its way down."""
-    idle: bool = True
-    """Nothing is on its way up."""
-
-    @classmethod
-    def of(cls, numbers: list[int]) -> Standing:
-        rank, stays, loops, settled, idle = numbers
-        return cls(
-            failed_rank=rank,
-            stays=bool(stays),
-            loops=bool(loops),
-            settled=bool(settled),
-            idle=bool(idle),
-        )
-
-    def numbers(self) -> list[int]:
-        return [self.failed_rank, *map(int, (self.stays, self.loops, self.settled, self.idle))]
-
-
-LENGTH = len(Standing().numbers())
-Report = Standing
-"""The lowest of all: how the learner stands."""
-
-
-class Alone:
-    """A learner of one rank, with the same methods as :class:`Lead`: nobody has to be told."""
-
-    poll_s = 0.5
-    word: Word | None = None
-
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
-
-    def meet(self, *, loops: bool = True) -> Report:
-        return Report()
-
-    def release(
-        self,
-        *events: LearnerEvent,
-        again: Callable[[], bool] | None = None,
-        parted: bool = False,
-        closing: bool = False,
-        failure: str = "",
-    ) -> bool:
-        with self._hands.client.news:
-            for event in events:
-                self._hands.feed(event)
-            return again is not None and again()
-
-    def order(self, order: RankOrder) -> None:
-        pass
-
-    def close(self, failure: str) -> None:
-        pass
-
-
-class Lead:
+class Lead(Conduct):
     """What rank 0 keeps of the boundaries. All methods but :meth:`order` belong to the training thread."""
 
     poll_s = POLL_S
@@ -157,28 +89,18 @@ class Lead:
             raise RunFailed(_failed(self._core.learner, report.failed_rank))
         return report
 
-    def release(
-        self,
-        *events: LearnerEvent,
-        again: Callable[[], bool] | None = None,
-        parted: bool = False,
-        closing: bool = False,
-        failure: str = "",
-    ) -> bool:
-        """End the boundary: take these events to the core, tell what comes of them, and do it; all ranks do the same.
-
-        ``again``, asked when the core has decided, says whether another boundary follows at once. The lock is held from
-        the decision until it is carried out: what is asked for meanwhile finds things as the core says. Returns whether
-        another boundary follows.
-        """
+    def release(self, *events: LearnerEvent, again: Callable[[], bool] | None = None, ends: Ends = GOES_ON) -> bool:
+        """The same, with the word that tells all ranks what comes of it: they do it too."""
         client, core = self._hands.client, self._core
         if not self._open:
             return False
         with client.news:
             actions = [action for event in events for action in self._hands.decide(event)]
             for action in actions:
-                if isinstance(action, Apply | TakeSnapshot | Answer | Pull):
+                if isinstance(action, Apply | TakeSnapshot | Answer | Pull | KeepRest | DropRests):
                     self.order(action, ahead=False)
+                elif isinstance(action, SaveState):
+                    self.order(SavePart(mark=action.mark), ahead=False)
             if self._welcomed:
                 self._fragments = self._hands.holdings.model.num_fragments
             refusal = client.failure if isinstance(client.failure, Refused) else None
@@ -194,9 +116,9 @@ class Lead:
                 linked=core.linked,
                 begun=core.begun,
                 finished=core.finished,
-                parted=parted,
-                closing=closing,
-                failure=failure,
+                parted=ends.parted,
+                closing=ends.closing,
+                failure=ends.failure,
                 refusal=None if refusal is None else (refusal.reason, refusal.text),
                 waiting_for=client.waiting_for,
             )
@@ -208,11 +130,10 @@ class Lead:
         return word.again
 
     def close(self, failure: str) -> None:
-        """Rank 0 leaves. If the others wait for its word, they hear ``failure``."""
         try:
             if not self._open and self.word is not None and self.word.again:
                 self.meet()
-            self.release(failure=failure or "it has left")
+            self.release(ends=Ends(failure=failure or "it has left"))
         except RunFailed:
             pass  # nobody is there to hear it
         finally:

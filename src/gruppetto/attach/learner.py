@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,8 +18,8 @@ from torch import nn
 
 from gruppetto import __version__
 from gruppetto.attach.beginning import Beginning
-from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
+from gruppetto.attach.conduct import Alone, Conduct, Report
 from gruppetto.attach.counting import StepCounts, whole_number
 from gruppetto.attach.entering import Entering
 from gruppetto.attach.follow import Follow
@@ -28,7 +27,8 @@ from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
-from gruppetto.attach.lead import Alone, Lead, Report
+from gruppetto.attach.keeping import Keeping
+from gruppetto.attach.lead import Lead
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import LAST_WORDS_S, finish, part
@@ -38,7 +38,6 @@ from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
-from gruppetto.attach.view import LearnerView
 from gruppetto.attach.watching import Watch
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
@@ -47,14 +46,12 @@ from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.overwriting import overwriting_notice
-from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
-from gruppetto.runtime.orders import Word
+from gruppetto.runtime.orders import Begin, Word
 from gruppetto.runtime.rank_client import RankClient
-from gruppetto.runtime.wire import RecoveryNote, is_name
 
 __all__ = ["Learner"]
 
@@ -70,7 +67,7 @@ LOOK_STEPS = 64
 """Steps between two looks at whether the model still has the parameters it was attached with."""
 
 
-class Learner(LearnerView):
+class Learner(Keeping):
     """A context manager that makes a PyTorch training loop one learner of a decoupled run.
 
     ::
@@ -203,14 +200,19 @@ class Learner(LearnerView):
         self._quiet = quiet
         members = ranks_of(model, process_group)
         if members is not None:
-            check_for_ranks(donate=donate, checkpoints=checkpoints, on_checkpoint=on_checkpoint)
+            check_for_ranks(donate=donate)
             donates = None
         self._follow: Follow | None = None
         self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
         flat = FlatModel(model, trainable_only=trainable_only)
         session = secrets.token_hex(8)
         if self._ranks is not None:
-            self.name, session = come_together(self._ranks, flat, name=name, fallback=self.name, session=session)
+            kept = self._checkpoints
+            saves = "" if kept is None else f"every {kept.every_steps} steps in {kept.directory}"
+            saves += " and parts" if on_checkpoint is not None else ""
+            self.name, session = come_together(
+                self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves
+            )
         self._layout_hash = flat.layout.layout_hash
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
@@ -246,6 +248,7 @@ class Learner(LearnerView):
                 ),
                 begin=self._begins,
                 notice=self._notice.look,
+                save=None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark),
             )
             super().__init__(core, self._follow.client)
             return
@@ -269,7 +272,7 @@ class Learner(LearnerView):
         super().__init__(core, client)
         save = None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark)
         self._hands = self._clocked = Hands(core, client, self._holdings, save)
-        self._conduct: Alone | Lead = Alone(self._hands) if lead is None else lead
+        self._conduct: Conduct = Alone(self._hands) if lead is None else lead
         self._run_ahead = self._paced = RunAhead(
             self._hands, self._conduct, self._notice, most=max_run_ahead, timeout_s=run_ahead_timeout_s
         )
@@ -334,21 +337,20 @@ class Learner(LearnerView):
             if notice:
                 log.warning("%s: %s", self.name, notice)
 
-    def _note_beginning(self, note: RecoveryNote) -> None:
-        """For the syncer, its status and the report, and for this learner's own log; the lock is held."""
-        self._began_from = f"{note.source} {note.donor}".strip()
-        self._client.backlog.tell_recovery(note)
-
     def _enter_behind(self, follow: Follow) -> bool:
         """The same, as rank 0 says."""
         follow.start()
         self._heard(follow.through())
         return not self.left
 
-    def _begins(self, source: str) -> None:
+    def _begins(self, order: Begin) -> None:
         """On a rank that follows: begin from what rank 0 begins from."""
-        if source == Source.SYNCER.value:
+        if order.source == Source.SYNCER.value:
             self._rewarms()
+        elif order.place and self._checkpoints is not None and self._inner is not None:
+            layout, frame = self._holdings.model.layout, self._client.welcome
+            assert frame is not None
+            self._checkpoints.recover_from(Path(order.place), frame.welcome.run_id, layout, self._model, self._inner)
 
     def _rewarms(self) -> None:
         if self._rewarm_steps:
@@ -459,6 +461,8 @@ class Learner(LearnerView):
             with self._client.news:
                 self._counts.take_cursor()  # rank 0 says it for all
             self._step_behind(self._follow)
+            if not self.left:
+                self._give_and_save()
             return
         if self._core.steps % LOOK_STEPS == 0:
             self._holdings.model.check_unchanged()
@@ -472,10 +476,13 @@ class Learner(LearnerView):
             )
         if self._has_ended(report):
             return
-        self._give_and_save()
+        if self._ranks is None:
+            self._give_and_save()  # before it waits: who has asked waits too
         self._complain()
         if held and self._has_ended(self._run_ahead.wait()):
             return
+        if self._ranks is not None:
+            self._give_and_save()  # when all of them are through the boundary
         with self._client.news:
             self._hands.feed(StepStarted())
         self._fresh, self._evaluated = True, False
@@ -497,38 +504,6 @@ class Learner(LearnerView):
 
     def _heard(self, word: Word) -> None:
         self._parted = self._parted or word.parted or word.closing
-
-    def tokens(self, n: SupportsIndex) -> None:
-        """The step in progress used ``n`` tokens more. Raises :class:`SettingError` if that is no count."""
-        self._counts.add_tokens(n)
-
-    def report(self, **numbers: float) -> None:
-        """Show a few numbers (``loss=...``) beside this learner's name. They decide nothing; 32 at most."""
-        if not all(is_name(key) for key in numbers):
-            raise SettingError(
-                f"names {list(numbers)}", where="Learner.report", fix="use letters, digits, dots, dashes"
-            )
-        try:
-            plain = {key: float(number) for key, number in numbers.items()}
-        except (TypeError, ValueError, OverflowError, RuntimeError) as wrong:
-            raise SettingError(f"not a number ({wrong})", where="Learner.report", fix="report plain numbers") from None
-        finite = {key: number for key, number in plain.items() if math.isfinite(number)}
-        with self._client.news:
-            self._client.backlog.note(finite)
-
-    @property
-    def cursor(self) -> int:
-        """The next batch of the slot. If a step takes more than one, set it between taking them and the step."""
-        return self._counts.cursor
-
-    @cursor.setter
-    def cursor(self, index: SupportsIndex) -> None:
-        self._counts.cursor = index
-
-    def took(self, cursor: SupportsIndex, *, incarnation: int) -> None:
-        """As setting :attr:`cursor`, of the slot that this learner had in that life (:attr:`place`): of another one it
-        moves nothing."""
-        self._counts.tell(cursor, incarnation)
 
     def until_finished(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the run has reached its last round or this learner has left: on notice, or closed."""
@@ -572,26 +547,6 @@ class Learner(LearnerView):
         if self._rewarm is not None:
             self._rewarm.before_step()
 
-    def _give_and_save(self) -> None:
-        """Copies of this boundary: for a learner that has asked for this one's state, and for the disk."""
-        donations, checkpoints = self._hands.client.donations, self._checkpoints
-        try:
-            if self._giving is not None and donations is not None and donations.wants_cut():
-                began = self._client.clock.now()
-                # Without the lock: bases and their versions change in this thread alone.
-                cut = self._giving.cut(self._core, layout_hash=self._layout_hash)
-                if self._optimizer is None:
-                    cut.ready()  # nobody tells when the optimizer writes again
-                donations.give(cut)
-                self._give_s += self._client.clock.now() - began
-            if checkpoints is not None and self._inner is not None and checkpoints.is_due(self._core.steps):
-                checkpoints.save(self._model, self._inner, self)
-        except StateError as wrong:  # of a kind that stays
-            log.warning("%s; this learner neither gives its state to others nor saves it", wrong)
-            self._giving = self._checkpoints = None
-            if donations is not None:
-                donations.give(None)
-
     def _complain(self) -> None:
         """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""
         failure = self._client.failure
@@ -605,47 +560,3 @@ class Learner(LearnerView):
         if failure is not None and not self._said_failure:
             self._said_failure = True
             log.warning("%s; training goes on alone", failure)
-
-    # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that this learner has to remember, beside the model's and the optimizer's own. Call it between steps.
-
-        A flat dictionary of tensors (the bases, copied), numbers and text, as distributed checkpoints take it. Of many
-        ranks each has its own: the bases of distributed parameters are distributed tensors, placed alike, so what one
-        number of ranks has saved, another can load.
-        """
-        with self._client.news:
-            return to_state_dict(
-                self._state(),
-                layout_hash=self._layout_hash,
-                cut_hash=self._holdings.cut_hash,
-                bases=self._holdings.bases_by_name(),
-                rests=self._holdings.rests_by_name(),
-            )
-
-    def _state(self) -> LearnerState:
-        """Of the core: as of the cut, while a part is being saved; of many ranks, as of the last boundary."""
-        if self._word is not None:
-            return self._word.state
-        if self._follow is None and self._hands.cut is not None:
-            return self._hands.cut
-        return self._core.snapshot()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *, same_life: bool = False) -> None:
-        """Go on from a checkpoint, before the ``with`` block. Only fragments that have changed since are then pulled.
-
-        The model must hold the weights of the same checkpoint. ``same_life``: the whole run goes on from a checkpoint
-        of which this is a part, so nothing is lost. Raises :class:`StateError`.
-        """
-        if self._entered:
-            raise StateError("already attached", where="Learner.load_state_dict", fix="load before the with block")
-        layout = self._holdings.model.layout
-        state, cut_hash, bases = from_state_dict(state_dict, layout)
-        # What an earlier life owed belongs to an account that is closed.
-        rests = rests_of(state_dict, layout) if same_life else {}
-        if state.fragments and all(version >= 0 for version, _, _ in state.fragments):
-            self._core.restore(state, same_life=same_life)
-            if not same_life:
-                self._note_beginning(RecoveryNote(source=Source.CHECKPOINT.value))
-            self._holdings.restore(bases, cut_hash, rests)

@@ -5,6 +5,9 @@
     DIRECTORY/MARK/
       part.safetensors    every tensor: model, optimizer, bases, and what else the loop has to remember
       part.json           everything that is no tensor, and the checksum of the other file; written last
+
+The ranks of a learner write one together, in the form of their own checkpoints (:mod:`gruppetto.attach.shards`): any
+number of ranks goes on from it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from gruppetto.attach.checkpoints import Checkpoints, is_checkpoint
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.errors import StateError
 from gruppetto.runtime.durable import force_directory, write_durably
@@ -38,7 +42,8 @@ class Parts:
     """Saves parts under ``directory``: give it to :class:`gruppetto.Learner` as ``on_checkpoint``.
 
     ``extra`` is asked at the moment of the cut for whatever else belongs to it: tensors, numbers and text by name.
-    What has to be copied is copied before the call returns; writing goes on in a thread of its own.
+    What has to be copied is copied before the call returns; writing goes on in a thread of its own. Of many ranks each
+    gives one to its learner, for one directory that all of them see; ``extra`` is then rank 0's, and plain JSON.
     """
 
     def __init__(
@@ -52,9 +57,16 @@ class Parts:
         self._directory, self._model, self._extra = directory, model, extra
         self._optimizer = as_one(optimizer)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gruppetto-part")
+        self._together: Checkpoints | None = None
 
     def __call__(self, learner: Learner, mark: str) -> Future[str]:
         """Save the part of checkpoint ``mark``; where it lies, once it is durable."""
+        if learner.ranks is not None:
+            if self._together is None:
+                self._together = Checkpoints(self._directory)
+            return self._together.save_at(
+                self._directory / mark, self._model, self._optimizer, learner, extra=self._extra()
+            )
         tensors: dict[str, Tensor] = {}
         rest = {
             "model": take_apart(self._model.state_dict(), "model", tensors),
@@ -67,6 +79,8 @@ class Parts:
     def close(self) -> None:
         """Finish what was begun."""
         self._writer.shutdown(wait=True)
+        if self._together is not None:
+            self._together.wait()
 
 
 def load_part(place: Path, model: nn.Module, optimizer: Optimizers, learner: Learner) -> dict[str, Any]:
@@ -75,6 +89,8 @@ def load_part(place: Path, model: nn.Module, optimizer: Optimizers, learner: Lea
     Before the learner's ``with`` block. It goes on in the life that it was saved in: for a run that is resumed as a
     whole. Raises :class:`StateError` for a part that is damaged, incomplete, or of another model.
     """
+    if is_checkpoint(place):
+        return Checkpoints(place.parent).load(place, model, optimizer, learner, same_life=True)
     tensors, rest = read_files(place)
     inner = as_one(optimizer)
     try:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
+from gruppetto.attach.conduct import Conduct, Ends
 from gruppetto.attach.hands import Hands
-from gruppetto.attach.lead import Alone, Lead
 from gruppetto.protocol.events import Boundary, Leaving
 from gruppetto.runtime.orders import PutBases
 
@@ -24,7 +24,7 @@ GOODBYE_S = 2.0
 """How long the goodbye may take after all that was given."""
 
 
-def part(hands: Hands, conduct: Alone | Lead, *, within_s: float) -> None:
+def part(hands: Hands, conduct: Conduct, *, within_s: float) -> None:
     """Give what can be given in ``within_s`` seconds, what is due next first; then end the link.
 
     A lost link is waited for, if there is something to give. One line is logged: what was given, and what nobody will
@@ -43,7 +43,7 @@ def part(hands: Hands, conduct: Alone | Lead, *, within_s: float) -> None:
             waits = client.backlog.uploads or not report.idle
             waits = waits or (not core.linked and sum(client.given.values()) < work)
             over = not waits or left_s <= 0 or client.failure is not None or core.finished
-            conduct.release(again=(lambda: False) if over else (lambda: True), parted=over)
+            conduct.release(again=(lambda: False) if over else (lambda: True), ends=Ends(parted=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, left_s))
         given = sum(client.given.values())
@@ -58,7 +58,7 @@ def part(hands: Hands, conduct: Alone | Lead, *, within_s: float) -> None:
     )
 
 
-def finish(hands: Hands, conduct: Alone | Lead, *, finished: bool) -> None:
+def finish(hands: Hands, conduct: Conduct, *, finished: bool) -> None:
     """Say what is left to say; take the last weights, if the run has ``finished``."""
     client, core = hands.client, hands.core
     deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
@@ -75,7 +75,7 @@ def finish(hands: Hands, conduct: Alone | Lead, *, finished: bool) -> None:
             if over and finished:
                 conduct.order(PutBases())
                 hands.holdings.put_bases()
-            conduct.release(again=(lambda: False) if over else (lambda: True), closing=over)
+            conduct.release(again=(lambda: False) if over else (lambda: True), ends=Ends(closing=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, max(0.0, deadline - client.clock.now())))
         if finished and core.linked and client.backlog.downloads:

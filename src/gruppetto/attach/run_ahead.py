@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from gruppetto.attach.conduct import Conduct, Report
 from gruppetto.attach.hands import Hands
-from gruppetto.attach.lead import Alone, Lead, Report
 from gruppetto.attach.notice import Notice
 from gruppetto.protocol.events import Boundary
 
@@ -18,9 +18,7 @@ log = logging.getLogger("gruppetto.learner")
 class RunAhead:
     """``most`` steps, None: any number; ``timeout_s`` for one waiting. For rank 0, or a learner that has no others."""
 
-    def __init__(
-        self, hands: Hands, conduct: Alone | Lead, notice: Notice, *, most: int | None, timeout_s: float
-    ) -> None:
+    def __init__(self, hands: Hands, conduct: Conduct, notice: Notice, *, most: int | None, timeout_s: float) -> None:
         self._hands, self._conduct, self._notice = hands, conduct, notice
         self._most, self._timeout_s = most, timeout_s
         self._deaf_since_round = -1

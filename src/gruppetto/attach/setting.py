@@ -74,20 +74,14 @@ def check_settings(
     _check_seconds("stall_s", stall_s)
 
 
-def check_for_ranks(*, donate: str | None, checkpoints: object, on_checkpoint: object) -> None:
+def check_for_ranks(*, donate: str | None) -> None:
     """What a learner of one rank may be told, and one of many may not yet. Raises :class:`SettingError`."""
-    save = "save model, optimizer and learner.state_dict() with torch.distributed.checkpoint, on all ranks"
-    for key, told, fix in (
-        (
-            "donate",
-            donate not in (None, "auto"),
-            'use "auto" or None: a learner of many ranks gives no state to others',
-        ),
-        ("checkpoints", checkpoints is not None, save),
-        ("on_checkpoint", on_checkpoint is not None, save),
-    ):
-        if told:
-            raise SettingError("this learner has several ranks", where=f"Learner.{key}", fix=fix)
+    if donate not in (None, "auto"):
+        raise SettingError(
+            "this learner has several ranks",
+            where="Learner.donate",
+            fix='use "auto" or None: a learner of many ranks gives no state to others',
+        )
 
 
 def _check_seconds(key: str, limit_s: object) -> None:

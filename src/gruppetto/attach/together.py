@@ -26,11 +26,15 @@ class _Greeting:
     fallback: str
     session: str
     layout_hash: str
+    saves: str
+    """What it saves, when, and where: on all ranks, or on none."""
     held: list[tuple[tuple[int, int], ...]]
     """By tensor of the layout."""
 
 
-def come_together(ranks: Ranks, flat: FlatModel, *, name: str | None, fallback: str, session: str) -> tuple[str, str]:
+def come_together(
+    ranks: Ranks, flat: FlatModel, *, name: str | None, fallback: str, session: str, saves: str = ""
+) -> tuple[str, str]:
     """(name, session) of the learner: those of rank 0. ``flat`` is told what this rank supplies.
 
     Collective. Raises :class:`SettingError` or :class:`LayoutError` on every rank if they do not belong together.
@@ -42,6 +46,7 @@ def come_together(ranks: Ranks, flat: FlatModel, *, name: str | None, fallback: 
         fallback=fallback,
         session=session,
         layout_hash=flat.layout.layout_hash,
+        saves=saves,
         held=[held[tensor.name].bounds for tensor in flat.layout.tensors],
     )
     greetings = [msgspec.msgpack.decode(data, type=_Greeting) for data in ranks.everybody(msgspec.msgpack.encode(own))]
@@ -65,6 +70,12 @@ def come_together(ranks: Ranks, flat: FlatModel, *, name: str | None, fallback: 
                 f"rank 0 was named {first.name!r}, rank {rank} {other.name!r}",
                 where="Learner.name",
                 fix="all ranks are one learner: give one name; for several learners pass a process_group to each",
+            )
+        if other.saves != first.saves:
+            raise SettingError(
+                f"rank 0 saves {first.saves or 'nothing'}, rank {rank} {other.saves or 'nothing'}",
+                where="Learner.checkpoints",
+                fix="give checkpoints and on_checkpoint alike to all ranks",
             )
     by_rank = [
         {tensor.name: Runs(bounds) for tensor, bounds in zip(flat.layout.tensors, greeting.held, strict=True)}

@@ -27,6 +27,7 @@ __all__ = [
     "Keep",
     "PutBases",
     "RankOrder",
+    "SavePart",
     "Welcomed",
     "Word",
     "decode_order",
@@ -54,9 +55,18 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Begin from this (:class:`gruppetto.protocol.donors.Source`)."""
+    """Begin from this (:class:`gruppetto.protocol.donors.Source`), as rank 0 has done."""
 
     source: str
+    place: str = ""
+    """The checkpoint that it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavePart:
+    """Save this rank's part of a checkpoint of the whole run, as everything is now."""
+
+    mark: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +75,19 @@ class PutBases:
 
 
 RankOrder = (
-    Welcomed | LinkDown | Pull | Answer | Seed | Keep | Apply | TakeSnapshot | Begin | PutBases | KeepRest | DropRests
+    Welcomed
+    | LinkDown
+    | Pull
+    | Answer
+    | Seed
+    | Keep
+    | Apply
+    | TakeSnapshot
+    | Begin
+    | PutBases
+    | KeepRest
+    | DropRests
+    | SavePart
 )
 SWIFT = (Welcomed, LinkDown, Pull, Answer, KeepRest, DropRests)
 
