@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import gruppetto
+from gruppetto.attach.part import Parts
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import GruppettoError
 from gruppetto.train.batches import Batches
@@ -82,6 +83,10 @@ def ride(told: dict[str, Any]) -> None:
         tokens_per_step=BATCH,
         quiet=True,
         leave_on_sigterm=True,
+        checkpoints=gruppetto.Checkpoints(told["keeps"], every_steps=2) if told.get("keeps") else None,
+        on_checkpoint=Parts(Path(told["parts"]), model, optimizer, extra=lambda: {"who": name, "draw": torch.ones(3)})
+        if told.get("parts")
+        else None,
         **lockstep,
     )
     if told.get("load"):
@@ -103,6 +108,11 @@ def ride(told: dict[str, Any]) -> None:
             log.write(json.dumps(line) + "\n")
             log.flush()
             if learner.round == told.get("stop_at"):
+                if told["own"]:
+                    store = gruppetto.Checkpoints(told["save"])
+                    assert store.save(model, optimizer, learner, extra={"who": name})
+                    store.wait()
+                    break
                 state = {"learner": learner.state_dict()}
                 state["model"], state["optimizer"] = get_state_dict(model, optimizer)
                 checkpoint.save(state, checkpoint_id=told["save"], no_dist=size == 1)
@@ -112,7 +122,12 @@ def ride(told: dict[str, Any]) -> None:
 
 
 def put(place: str, model: nn.Module, optimizer: torch.optim.Optimizer, learner: gruppetto.Learner) -> None:
-    """All three from a distributed checkpoint, whatever number of ranks has saved it."""
+    """All three from a checkpoint of torch's or of ours, whatever number of ranks has saved it."""
+    store = gruppetto.Checkpoints(place)
+    newest = store.newest()
+    if newest is not None:
+        assert store.load(newest, model, optimizer, learner) == {"who": learner.name}
+        return
     state: dict[str, Any] = {"learner": learner.state_dict()}
     state["model"], state["optimizer"] = get_state_dict(model, optimizer)
     checkpoint.load(state, checkpoint_id=place, no_dist=not dist.is_initialized())

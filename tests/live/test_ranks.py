@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 import torch
 
-from gruppetto.launch.ask import fetch_status
+import gruppetto
+from gruppetto.attach.part import load_part
+from gruppetto.launch.ask import fetch_status, find_endpoint
+from gruppetto.launch.ask_checkpoint import take_checkpoint
 from gruppetto.protocol import ProtocolSetting
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.serving import serve
@@ -158,9 +161,9 @@ def test_a_learner_goes_on_with_another_number_of_ranks(
 ) -> None:
     alone = {"num_fragments": 1, "sync_period": 1, **EXACT}
     url, ends = syncer(rounds=9, **alone), []
-    for stop_at, size in ((3, 2), (6, 1), (9, 3)):
+    for stop_at, size, own in ((3, 2, True), (6, 1, False), (9, 3, False)):
         save, load = str(tmp_path / f"at-{stop_at}"), str(tmp_path / f"at-{stop_at - 3}") if stop_at > 3 else ""
-        rider = group(url, "a", "fsdp", size, place=str(size), stop_at=stop_at, save=save, load=load)
+        rider = group(url, "a", "fsdp", size, place=str(size), stop_at=stop_at, save=save, load=load, own=own)
         assert rider.ended() == [0] * size
         ends.append(rider.weights())
     whole = group(syncer(rounds=9, **alone), "a", "plain", 1)
@@ -184,26 +187,40 @@ def test_the_example_the_reference_trainer_and_a_vain_wait(
 
 
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(
-    syncer: Callable[..., str], group: Callable[..., Group]
+    syncer: Callable[..., str], group: Callable[..., Group], tmp_path: Path
 ) -> None:
+    """From what two ranks have saved, as three; it has a part in a checkpoint of the run, and leaves on notice."""
     url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
-    group(url, "b", "plain", 1, lockstep=False)
+    group(url, "b", "plain", 1, lockstep=False, parts=str(tmp_path / "parts-b"))
     until(lambda: fetch_status(url)["round"] > 5)
-    first = group(url, "a", "ddp", 2, place="first", lockstep=False)
-    until(lambda: len(first.lines()) > 5)
+    kept, parts = tmp_path / "kept", tmp_path / "parts-a"
+    first = group(url, "a", "fsdp", 2, place="first", lockstep=False, keeps=str(kept))
+    until(lambda: len(first.lines()) > 5 and any(kept.glob("round-*[0-9]")))
+    assert first.lines()[0][1] < 1, "it began with the run's weights and a fresh optimizer, at a lower rate"
     os.kill(first.processes[1].pid or 0, signal.SIGKILL)
     assert first.ended() == [3, -signal.SIGKILL], "the other rank ends too"
     before = fetch_status(url)["round"]
     until(lambda: fetch_status(url)["round"] > before + 3)  # nobody waits for it
-    second = group(url, "a", "ddp", 2, place="second", lockstep=False)
+    second = group(url, "a", "fsdp", 3, place="second", lockstep=False, keeps=str(kept), parts=str(parts))
     until(lambda: len(second.lines()) > 8)
     a = fetch_status(url)["learners"]["a"]
     assert (a["state"], a["incarnation"]) == ("live", 2)
-    shared = min(len(second.lines(0)), len(second.lines(1)))
-    assert second.lines(0)[:shared] == second.lines(1)[:shared]
-    assert second.lines()[0][1] < 1, "it began with the run's weights and a fresh optimizer, at a lower rate"
+    assert {line[1] for line in second.lines()} == {1.0}, "with the optimizer's state of its own checkpoint"
+    shared = min(len(second.lines(rank)) for rank in range(3))
+    assert second.lines(0)[:shared] == second.lines(1)[:shared] == second.lines(2)[:shared]
+    endpoint = find_endpoint(tmp_path / "state-0")
+    assert endpoint is not None
+    report = take_checkpoint(url, secret=endpoint.control, name="cut")
+    assert (report["stage"], report["left_out"]) == ("done", {}), report
     os.kill(second.processes[1].pid or 0, signal.SIGTERM)
-    assert second.ended() == [0, 0]
+    assert second.ended() == [0, 0, 0]
     a = fetch_status(url)["learners"]["a"]
     assert a["state"] == "left"
-    assert second.lines(0) == second.lines(1), "at the same step"
+    assert second.lines(0) == second.lines(1) == second.lines(2), "at the same step"
+    model = runpy.run_path(str(SCRIPT))["Net"]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    alone = gruppetto.Learner(model, optimizer, syncer=url, name="a")
+    extra = load_part(parts / "cut", model, optimizer, alone)
+    assert extra["who"] == "a" and torch.equal(extra["draw"], torch.ones(3))
+    moments = [state["exp_avg"] for state in optimizer.state.values()]
+    assert len(moments) == 6 and all(bool(moment.any()) for moment in moments)

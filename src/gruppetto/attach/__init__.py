@@ -12,6 +12,7 @@ snapshot      copies to host memory at each step boundary
 apply         what happens to a parameter when its global value arrives
 checkpoint    what a learner remembers of itself
 checkpoints   model, optimizer and learner on disk
+shards        the same, written by many ranks together
 inner_state   optimizer state and buffers by name
 giving        the same as bytes, for another learner
 beginning     what a process begins from that joins a run under way
@@ -24,6 +25,8 @@ entering      waiting for the run's weights
 run_ahead     how far it trains past the newest round it has seen
 parting       the last things: work that is given, weights that are taken
 hands         what the core decides, carried out
+telling       what the loop says of a step
+keeping       what a learner keeps of itself, and gives
 ============  ======================================================================
 
 A learner of many ranks, beside these:
@@ -32,7 +35,8 @@ A learner of many ranks, beside these:
 ranks       who they are, and what they say to each other
 rendezvous  how they find each other, also when they are started again
 together    how they find out that they belong together
-lead        rank 0 at a boundary; the same for a learner that is alone
+conduct     what a boundary is, with ranks or without
+lead        rank 0 at a boundary
 follow      the other ranks
 inbox       what has arrived at one rank and not yet at all
 receipts    what the syncer has taken, as any of them has heard

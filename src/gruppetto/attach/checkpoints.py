@@ -54,6 +54,8 @@ OwnState = tuple[LearnerState, str, dict[str, Tensor]]
 """What :func:`gruppetto.attach.checkpoint.from_state_dict` gives."""
 FACTS_FILE = "learner.json"
 TEMPORARY = ".writing"
+BESIDE = "extra."
+"""Before the names of tensors that are nobody's state."""
 READ_BYTES = 16 << 20
 
 _BY_ROUND = re.compile(r"round-(\d{10})")
@@ -141,19 +143,32 @@ class Checkpoints:
         return True
 
     def save_at(
-        self, place: Path, model: nn.Module, optimizer: Optimizers, learner: Learner, extra: Mapping[str, Any]
+        self,
+        place: Path,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner,
+        *,
+        extra: Mapping[str, Any],
+        beside: Mapping[str, Tensor],
     ) -> Future[str]:
         """Save what is now at a place that all ranks have been told; where it is, once all of it is durable, or at the
-        other ranks their own part. Waits for the one before."""
+        other ranks their own part. ``beside``: tensors whose names begin with "extra.". Waits for the one before."""
         self.wait()
-        return self._begin(place, self._taken(model, optimizer, learner, extra), prunes=False)
+        return self._begin(place, self._taken(model, optimizer, learner, extra, beside), prunes=False)
 
     def _taken(
-        self, model: nn.Module, optimizer: Optimizers, learner: Learner, extra: Mapping[str, Any] | None
+        self,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner,
+        extra: Mapping[str, Any] | None,
+        beside: Mapping[str, Tensor] | None = None,
     ) -> Taken:
         """Everything of this moment, copied."""
         state, own = gather(model, as_one(optimizer)), learner.state_dict()
         tensors = _keyed(model, state) | {f"learner.{key}": v for key, v in own.items() if isinstance(v, Tensor)}
+        tensors |= beside or {}
         facts = _Facts(
             format=FORMAT,
             optimizer=state.kind,
@@ -283,7 +298,7 @@ class Checkpoints:
         found = from_state_dict({**facts.learner, **own}, layout)
         if found[0].run_id != run_id:
             raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
-        state, _ = _unkeyed(tensors, facts)
+        state, _ = _unkeyed({key: t for key, t in tensors.items() if not key.startswith(BESIDE)}, facts)
         check_buffers(model, state.buffers)
         put_optimizer(model, optimizer, state)
         put_buffers(model, state.buffers)
@@ -299,19 +314,31 @@ class Checkpoints:
         model: nn.Module,
         optimizer: Optimizers,
         learner: Learner | None,
-        *,
-        same_life: bool = False,
     ) -> dict[str, Any]:
         """Take everything up where :meth:`save` was called, before the ``with`` block; returns its ``extra``.
 
-        ``learner`` None: its own part is left out; ``same_life``: as in :meth:`gruppetto.Learner.load_state_dict`. With
-        any number of ranks, each of which calls it. Raises :class:`StateError` for a checkpoint that is damaged or does
-        not fit; the model is then as it was, if it was not for something that only shows when it is put in.
+        ``learner`` None: its own part is left out. With any number of ranks, each of which calls it. Raises
+        :class:`StateError` for a checkpoint that is damaged or does not fit; the model is then as it was, if it was not
+        for something that only shows when it is put in.
         """
+        return self.load_all(path, model, optimizer, learner)[0]
+
+    def load_all(
+        self,
+        path: Path,
+        model: nn.Module,
+        optimizer: Optimizers,
+        learner: Learner | None,
+        *,
+        same_life: bool = False,
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The same, with the tensors that were saved beside ``extra``; ``same_life``: as in
+        :meth:`gruppetto.Learner.load_state_dict`."""
         facts = _facts(path)
         _check(path, facts)
         tensors = _read_tensors(path, facts, model)
         own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        beside = {key: tensors.pop(key) for key in list(tensors) if key.startswith(BESIDE)}
         state, parameters = _unkeyed(tensors, facts)
         _check_model(model, parameters, path)
         if learner is not None:
@@ -321,7 +348,7 @@ class Checkpoints:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(parameters[plain_name(name)])  # distributed alike, or plain both
-        return facts.extra
+        return facts.extra, beside
 
 
 def _keyed(model: nn.Module, state: InnerState) -> dict[str, Tensor]:

@@ -36,6 +36,7 @@ __all__ = ["Parts", "load_part", "put_together", "read_files", "take_apart", "wr
 
 PART_VERSION = 1
 TENSORS, REST = "part.safetensors", "part.json"
+EXTRA = "extra"
 
 
 class Parts:
@@ -43,7 +44,7 @@ class Parts:
 
     ``extra`` is asked at the moment of the cut for whatever else belongs to it: tensors, numbers and text by name.
     What has to be copied is copied before the call returns; writing goes on in a thread of its own. Of many ranks each
-    gives one to its learner, for one directory that all of them see; ``extra`` is then rank 0's, and plain JSON.
+    gives one to its learner, for one directory that all of them see; ``extra`` is then rank 0's.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Parts:
         if learner.ranks is not None:
             if self._together is None:
                 self._together = Checkpoints(self._directory)
+            beside: dict[str, Tensor] = {}
+            extra = take_apart(dict(self._extra()), EXTRA, beside)
             return self._together.save_at(
-                self._directory / mark, self._model, self._optimizer, learner, extra=self._extra()
+                self._directory / mark, self._model, self._optimizer, learner, extra={EXTRA: extra}, beside=beside
             )
         tensors: dict[str, Tensor] = {}
         rest = {
@@ -90,7 +93,15 @@ def load_part(place: Path, model: nn.Module, optimizer: Optimizers, learner: Lea
     whole. Raises :class:`StateError` for a part that is damaged, incomplete, or of another model.
     """
     if is_checkpoint(place):
-        return Checkpoints(place.parent).load(place, model, optimizer, learner, same_life=True)
+        plain, beside = Checkpoints(place.parent).load_all(place, model, optimizer, learner, same_life=True)
+        found: dict[str, Any] = put_together(plain.get(EXTRA, {"pairs": []}), beside)
+        return found
+    if learner.ranks is not None:
+        raise StateError(
+            "was written by a learner of one rank, this one has several",
+            where=str(place),
+            fix="go on with one, or begin without it",
+        )
     tensors, rest = read_files(place)
     inner = as_one(optimizer)
     try:

@@ -63,7 +63,7 @@ def room_like(model: nn.Module, key: str, shape: list[int], dtype: torch.dtype) 
     name = key.partition(".")[2]
     name = name.partition(":")[2] if key.startswith("optimizer.") else name
     name = name.removeprefix("base.").removeprefix("rest.") if key.startswith("learner.") else name
-    own = {} if key.startswith("buffer.") else {plain_name(n): p for n, p in model.named_parameters()}
+    own = {} if key.startswith(("buffer.", "extra.")) else {plain_name(n): p for n, p in model.named_parameters()}
     parameter = own.get(name)
     if parameter is None or not is_distributed(parameter.detach()) or tuple(parameter.shape) != tuple(shape):
         return torch.empty(shape, dtype=dtype)

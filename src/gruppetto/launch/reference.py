@@ -17,7 +17,7 @@ from gruppetto import Learner
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.part import Parts, load_part
 from gruppetto.config import LearnerEntry, RunConfig
-from gruppetto.errors import LayoutError, SettingError
+from gruppetto.errors import LayoutError
 from gruppetto.runtime.clock import Clock
 from gruppetto.train.batches import Batches
 from gruppetto.train.data import open_data
@@ -59,18 +59,11 @@ def ride(
     data = open_data(setting, cache)
     model = build(setting.model, data.tokenizer.vocab_size)
     place = gather_place()
-    alone = place.size == 1
-    if not alone:
+    if place.size > 1:
         shard(model)
-        if part is not None:
-            raise SettingError(
-                "a learner of many ranks has no part in checkpoints of the whole run",
-                where="--from",
-                fix="start it without: it begins from the run's weights",
-            )
     optimizer = adamw(model, setting.inner)
     every_rounds = setting.checkpoint_every_rounds
-    saved = Checkpoints(checkpoints) if alone and checkpoints is not None and every_rounds else None
+    saved = Checkpoints(checkpoints) if checkpoints is not None and every_rounds else None
     writer = Parts(parts, model, optimizer, extra=lambda: {"torch_rng": torch.get_rng_state()})
     learner = Learner(
         model,
@@ -81,7 +74,7 @@ def ride(
         tokens_per_step=setting.tokens_per_step,
         checkpoints=saved,
         leave_on_sigterm=threading.current_thread() is threading.main_thread(),
-        on_checkpoint=writer if alone else None,
+        on_checkpoint=writer,
     )
     if part is not None:
         torch.set_rng_state(load_part(part, model, optimizer, learner)["torch_rng"])
