@@ -175,11 +175,49 @@ def meeting(told: dict[str, Any]) -> None:
         ranks.lowest([1])
 
 
+def accelerated(told: dict[str, Any]) -> None:
+    """Accelerate around a sharded model: some steps, a checkpoint, and some more from there. It shards nothing on CPU
+    itself, and ``prepare`` would put such a model into DDP there."""
+    from accelerate import Accelerator
+
+    from gruppetto.attach.integrations.accelerate import attach
+
+    as_torchrun(told)
+    os.environ["ACCELERATE_USE_CPU"] = "1"
+    dist.init_process_group("gloo")
+    kept, out = Path(told["out"]) / "kept", Path(told["out"])
+    cursors = []
+    for steps in (4, 2):
+        accelerator, model = Accelerator(cpu=True), Net()
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        learner = attach(accelerator, model, optimizer, syncer=told["url"], name="x", tokens_per_step=BATCH, quiet=True)
+        if kept.exists():
+            accelerator.load_state(str(kept))
+        cursors.append(learner.state_dict()["core"])
+        with learner:
+            for _ in range(steps):
+                ids = torch.randint(VOCABULARY, (BATCH,), generator=torch.Generator().manual_seed(learner.cursor))
+                accelerator.backward(nn.functional.cross_entropy(model(ids), (ids * 5 + 1) % VOCABULARY))
+                optimizer.step()
+                optimizer.zero_grad()
+            if steps == 4:
+                accelerator.save_state(str(kept))
+    kinds = {type(parameter.data).__name__ for parameter in model.parameters()}
+    found = {
+        "counters": [json.loads(text) for text in cursors],
+        "kinds": sorted(kinds),
+        "ranks": learner.ranks is not None,
+    }
+    (out / f"{told['name']}-{told['rank']}.jsonl").write_text(json.dumps(found) + "\n")
+
+
 if __name__ == "one_rank":
     task: dict[str, Any] = globals()["told"]
     code = 0
     try:
-        {"example": example, "reference": reference, "meeting": meeting}.get(task["name"].partition("-")[0], ride)(task)
+        ways = {"example": example, "reference": reference, "meeting": meeting, "accelerated": accelerated}
+        ways.get(task["name"].partition("-")[0], ride)(task)
     except (GruppettoError, RuntimeError) as wrong:  # the latter from a collective of the loop's own
         Path(task["out"], f"{task['name']}-{task['rank']}.failed").write_text(str(wrong))
         code = 3

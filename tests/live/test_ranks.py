@@ -186,6 +186,20 @@ def test_the_example_the_reference_trainer_and_a_vain_wait(
     torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)
 
 
+def test_what_accelerate_saves_has_the_learner_of_many_ranks(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
+    url = syncer(rounds=1000, num_fragments=4, sync_period=4)
+    rider = group(url, "accelerated", "", 2)
+    assert rider.ended() == [0, 0]
+    for rank in range(2):
+        (found,) = rider.lines(rank)
+        fresh, loaded = found["counters"]
+        assert found["kinds"] == ["DTensor"]
+        assert (fresh["clock"], loaded["clock"]) == (0, 4) and all(version >= 0 for version, *_ in loaded["fragments"])
+    assert fetch_status(url)["learners"]["x"]["incarnation"] == 2
+
+
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     syncer: Callable[..., str], group: Callable[..., Group], tmp_path: Path
 ) -> None:

@@ -54,6 +54,8 @@ OwnState = tuple[LearnerState, str, dict[str, Tensor]]
 """What :func:`gruppetto.attach.checkpoint.from_state_dict` gives."""
 FACTS_FILE = "learner.json"
 TEMPORARY = ".writing"
+OWN = "learner."
+"""Before the names of the learner's own tensors."""
 BESIDE = "extra."
 """Before the names of tensors that are nobody's state."""
 READ_BYTES = 16 << 20
@@ -75,6 +77,19 @@ class _Facts(msgspec.Struct, kw_only=True, frozen=True):
     extra: dict[str, Any]
     digest: str = ""
     """Of all the rest of this file."""
+
+    @classmethod
+    def of_learner(cls, own: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> _Facts:
+        """Of a learner without model and optimizer."""
+        return cls(
+            format=FORMAT,
+            optimizer="",
+            numbers=[],
+            learner={key: value for key, value in own.items() if not isinstance(value, Tensor)},
+            tensors={key: (str(t.dtype), list(t.shape)) for key, t in tensors.items()},
+            files={},
+            extra={},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +182,7 @@ class Checkpoints:
     ) -> Taken:
         """Everything of this moment, copied."""
         state, own = gather(model, as_one(optimizer)), learner.state_dict()
-        tensors = _keyed(model, state) | {f"learner.{key}": v for key, v in own.items() if isinstance(v, Tensor)}
+        tensors = _keyed(model, state) | {f"{OWN}{key}": v for key, v in own.items() if isinstance(v, Tensor)}
         tensors |= beside or {}
         facts = _Facts(
             format=FORMAT,
@@ -178,6 +193,10 @@ class Checkpoints:
             files={},
             extra=json.loads(json.dumps(dict(extra or {}))),
         )
+        return self._copied(tensors, facts, learner)
+
+    def _copied(self, tensors: dict[str, Tensor], facts: _Facts, learner: Learner) -> Taken:
+        """What this rank is to write of these."""
         ranks, offsets = learner.ranks, dict[str, tuple[int, ...]]()
         if ranks is not None:
             blocks = blocks_of(tensors, leads=ranks.leads)
@@ -253,6 +272,17 @@ class Checkpoints:
         for name in rounds[: -self.keep]:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
+    def save_own(self, place: Path, learner: Learner) -> None:
+        """The learner alone, at a place that all its ranks have been told: for others' checkpoints, in which model and
+        optimizer are. All ranks call it; it is durable when it returns. Raises :class:`StateError`."""
+        own = learner.state_dict()
+        tensors = {f"{OWN}{key}": value for key, value in own.items() if isinstance(value, Tensor)}
+        written = self._begin(place, self._copied(tensors, _Facts.of_learner(own, tensors), learner), prunes=False)
+        wrong = written.exception()
+        told = learner.agree(f"could not be written ({wrong})" if wrong is not None else "")  # rank 0 writes last
+        if told or wrong is not None:
+            raise StateError(told or str(wrong), where=str(place)) from wrong
+
     # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def any(self) -> bool:
@@ -294,7 +324,7 @@ class Checkpoints:
         has changed."""
         facts = _facts(path)
         tensors = _read_tensors(path, facts, model)
-        own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        own = {key.removeprefix(OWN): tensors.pop(key) for key in list(tensors) if _is_own(key)}
         found = from_state_dict({**facts.learner, **own}, layout)
         if found[0].run_id != run_id:
             raise StateError(f"belongs to run {found[0].run_id}, this is {run_id}", where=str(path))
@@ -323,6 +353,13 @@ class Checkpoints:
         """
         return self.load_all(path, model, optimizer, learner)[0]
 
+    def load_own(self, path: Path, model: nn.Module, learner: Learner) -> None:
+        """Take up what :meth:`save_own` has saved. Raises :class:`StateError`."""
+        facts = _facts(path)
+        _check(path, facts)
+        tensors = _read_tensors(path, facts, model)
+        learner.load_state_dict(facts.learner | {key.removeprefix(OWN): value for key, value in tensors.items()})
+
     def load_all(
         self,
         path: Path,
@@ -337,7 +374,7 @@ class Checkpoints:
         facts = _facts(path)
         _check(path, facts)
         tensors = _read_tensors(path, facts, model)
-        own = {key.removeprefix("learner."): tensors.pop(key) for key in list(tensors) if _is_own(key)}
+        own = {key.removeprefix(OWN): tensors.pop(key) for key in list(tensors) if _is_own(key)}
         beside = {key: tensors.pop(key) for key in list(tensors) if key.startswith(BESIDE)}
         state, parameters = _unkeyed(tensors, facts)
         _check_model(model, parameters, path)
@@ -379,7 +416,7 @@ def is_checkpoint(place: Path) -> bool:
 
 
 def _is_own(key: str) -> bool:
-    return key.startswith("learner.")
+    return key.startswith(OWN)
 
 
 def _write_alone(working: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[int, str]]:

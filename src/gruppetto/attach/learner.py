@@ -382,6 +382,9 @@ class Learner(Keeping):
             return
         if self._ranks is None:
             self._left_on_notice()
+        elif self._follow is None and not self.finished and self._notice.look():
+            self._leave_on_notice()  # the others follow, wherever they are
+            return
         self._holdings.model.gather_shards()
         try:
             self._holdings.model.check_unchanged()

@@ -10,20 +10,18 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gruppetto.attach.integrations.riding import Ride
+from gruppetto.attach.integrations.riding import Ride, check_one_process
 from gruppetto.errors import SettingError
 
 Make = Callable[..., Any]
 
 
-def test_one_of_several_processes_is_no_learner(toy: Make) -> None:
-    """Each would take the name of the one before."""
+def test_what_ranks_cannot_have_is_refused() -> None:
+    check_one_process("data=", "leave it out")
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
-        model = toy()
-        ride = Ride({"syncer": "http://127.0.0.1:9"}, where="test")
-        with pytest.raises(SettingError, match="2 processes"):
-            ride.begin(model, torch.optim.SGD(model.parameters(), lr=1.0), used=lambda: 1)
+        with pytest.raises(SettingError, match="data=: this training has 2 processes; leave it out"):
+            check_one_process("data=", "leave it out")
     finally:
         dist.destroy_process_group()
 

@@ -21,9 +21,11 @@ from typing import Any
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from gruppetto.attach.checkpoints import Checkpoints, is_checkpoint
 from gruppetto.attach.learner import Learner
 from gruppetto.attach.optimizers import Optimizers
 from gruppetto.attach.part import put_together, read_files, take_apart, write_files
+from gruppetto.errors import StateError
 
 __all__ = ["attach"]
 
@@ -36,17 +38,25 @@ def attach(accelerator: Accelerator, model: nn.Module, optimizer: Optimizers, **
 
     Load before the ``with`` block. Raises what :class:`gruppetto.Learner` raises; ``load_state`` raises
     :class:`StateError` for a learner's part that is damaged or of another model. A checkpoint without one is loaded as
-    it is: the learner then takes the run's weights.
+    it is: the learner then takes the run's weights. Of several processes (DDP, FSDP2), which are one learner, all save
+    and load, in a directory that all of them see.
     """
     learner = Learner(model, optimizer, **settings)
 
     def save(models: list[nn.Module], weights: list[dict[str, Tensor]], directory: str) -> None:
+        if learner.ranks is not None:
+            Checkpoints(directory).save_own(Path(directory) / PLACE, learner)
+            return
         tensors: dict[str, Tensor] = {}
         rest = take_apart(learner.state_dict(), "learner", tensors)
         write_files(Path(directory) / PLACE, tensors, {"learner": rest})
 
     def load(models: list[nn.Module], directory: str) -> None:
-        if (Path(directory) / PLACE).exists():
+        if is_checkpoint(Path(directory) / PLACE):
+            Checkpoints(directory).load_own(Path(directory) / PLACE, model, learner)
+        elif (Path(directory) / PLACE).exists():
+            if learner.ranks is not None:
+                raise StateError("was written by one process", where=directory, fix="go on with one, or without it")
             tensors, rest = read_files(Path(directory) / PLACE)
             learner.load_state_dict(put_together(rest["learner"], tensors))
 

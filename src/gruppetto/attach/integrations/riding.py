@@ -14,7 +14,7 @@ from gruppetto.attach.learner import Learner
 from gruppetto.attach.optimizers import Optimizers, as_one, each
 from gruppetto.errors import SettingError
 
-__all__ = ["Ride", "Served", "is_training"]
+__all__ = ["Ride", "Served", "check_one_process", "is_training"]
 
 GIVEN_HERE = ("self", "model", "optimizer", "hook")
 """What a trainer has, and is not to be told."""
@@ -63,19 +63,20 @@ class Ride:
         """Nobody has said how many tokens a step uses."""
         return "tokens_per_step" not in self._settings
 
+    @property
+    def size(self) -> int:
+        """Ranks of the learner: of all together are the tokens that rank 0 tells."""
+        ranks = None if self._learner is None else self._learner.ranks
+        return 1 if ranks is None else ranks.size
+
     def begin(self, model: nn.Module, optimizer: Optimizers, *, used: Callable[[], int]) -> Learner:
         """Enter the run: waits until its weights are in ``model``. Raises what :class:`gruppetto.Learner` raises.
 
         ``used`` is asked for the tokens of every step that is made, just before it, and of no other. An optimizer that
-        has been restored from a checkpoint of the trainer is kept; a fresh one takes what a peer gives.
+        has been restored from a checkpoint of the trainer is kept; a fresh one takes what a peer gives. A training of
+        many processes is one learner of as many ranks, all of which come here.
         """
         self.abandon()
-        if torch.distributed.is_available() and torch.distributed.is_initialized() and _ranks() > 1:
-            raise SettingError(
-                f"this training has {_ranks()} processes",
-                where="integrations",
-                fix="start each by itself, as a learner of its own, or use gruppetto.Learner in a loop of many ranks",
-            )
         inner = as_one(optimizer)
         learner = Learner(model, inner, **{"recover": not inner.state, **self._settings})
         learner.__enter__()
@@ -108,8 +109,12 @@ class Ride:
             learner.close()
 
 
-def _ranks() -> int:
-    return torch.distributed.get_world_size()
+def check_one_process(what: str, fix: str) -> None:
+    """Raises :class:`SettingError` where the processes of a training are ranks of one learner."""
+    begun = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if begun and torch.distributed.get_world_size() > 1:
+        size = torch.distributed.get_world_size()
+        raise SettingError(f"this training has {size} processes", where=what, fix=fix)
 
 
 def is_training(module: nn.Module) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gruppetto.attach.integrations.riding import Ride
+from gruppetto.attach.integrations.riding import Ride, check_one_process
 from gruppetto.errors import SettingError
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class RidesAlong:
                 where="--parallelism.pipeline_parallel_degree",
                 fix="use 1: a learner holds the whole model",
             )
+        check_one_process("--gruppetto", "use one process, or gruppetto.Learner in a loop of many ranks")
         self._counted = self.ntokens_seen
         ride.begin(self.model_parts[0], self.optimizers, used=self._used)
 

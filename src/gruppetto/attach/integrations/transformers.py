@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gruppetto.attach.integrations.riding import Ride, Served, is_training
+from gruppetto.attach.integrations.riding import Ride, Served, check_one_process, is_training
 from gruppetto.attach.integrations.usage import examples_in, tokens_in
 from gruppetto.errors import SettingError
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
 
 __all__ = ["Callback"]
+
+NOT_OF_MANY = "leave it out: each of several processes would need its own share of every batch"
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]
@@ -33,9 +35,12 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     given as on notice. Once the run has finished the model holds the run's weights: for the last evaluation, the last
     checkpoint, and after ``train``.
 
+    A training of several processes (DDP, FSDP2) is one learner; its checkpoints are the Trainer's own, and it has no
+    ``data``.
+
     Tokens are those that the loss is made of: the Trainer's ``num_items_in_batch`` where the model takes it, else what
-    the batches hold (:func:`~gruppetto.attach.integrations.usage.tokens_in`). A model that is compiled tells nothing:
-    pass ``tokens_per_step``, or count with ``include_num_input_tokens_seen``.
+    the batches hold (:func:`~gruppetto.attach.integrations.usage.tokens_in`), times the number of ranks. A model that
+    is compiled tells nothing: pass ``tokens_per_step``, or count with ``include_num_input_tokens_seen``.
 
     ``data``: a :class:`gruppetto.data.Slots` that is also the ``train_dataset``.
 
@@ -86,6 +91,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
                 where="integrations.transformers.Callback",
                 fix="leave torch_compile or data= out",
             )
+        if self._data is not None:
+            check_one_process("integrations.transformers.Callback(data=)", NOT_OF_MANY)
         self._stop_listening()
         self._forget()
         self._state, self._seen = state, int(state.num_input_tokens_seen)
@@ -135,7 +142,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
             items = self._items
             return round(float(items.flatten()[0] if isinstance(items, Tensor) else items))
         if self._tokens:
-            return sum(int(tokens) for tokens in self._tokens)
+            return self._ride.size * sum(int(tokens) for tokens in self._tokens)
         return int(self._state.num_input_tokens_seen) - self._seen
 
     def _forget(self) -> None:
