@@ -1,7 +1,7 @@
 """One learner of several ranks: FSDP2 under torchrun, on CPU or GPU.
 
-    gruppetto syncer RUN.toml
-    torchrun --nproc-per-node 2 --max-restarts 3 examples/fsdp2.py --syncer http://127.0.0.1:7171 --name a
+    gruppetto syncer --listen 127.0.0.1:7171 --state /tmp/fsdp2
+    torchrun --nproc-per-node 2 --max-restarts 3 examples/fsdp2.py --name a
 
 Every rank has its part of the model and its part of each batch; for the run they are one learner.
 """

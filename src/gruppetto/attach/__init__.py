@@ -25,6 +25,7 @@ entering      waiting for the run's weights
 run_ahead     how far it trains past the newest round it has seen
 parting       the last things: work that is given, weights that are taken
 hands         what the core decides, carried out
+comings       how a learner comes into a run and leaves it
 telling       what the loop says of a step
 keeping       what a learner keeps of itself, and gives
 ============  ======================================================================

@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,23 +16,20 @@ import torch
 from torch import nn
 
 from gruppetto import __version__
-from gruppetto.attach.beginning import Beginning
 from gruppetto.attach.checkpoints import Checkpoints
-from gruppetto.attach.conduct import Alone, Conduct, Report
+from gruppetto.attach.comings import Comings
+from gruppetto.attach.conduct import Alone, Conduct
 from gruppetto.attach.counting import StepCounts, whole_number
-from gruppetto.attach.entering import Entering
 from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
-from gruppetto.attach.keeping import Keeping
 from gruppetto.attach.lead import Lead
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
-from gruppetto.attach.parting import LAST_WORDS_S, finish, part
+from gruppetto.attach.parting import LAST_WORDS_S
 from gruppetto.attach.ranks import Ranks, ranks_of
-from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
@@ -42,15 +38,12 @@ from gruppetto.attach.watching import Watch
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
-from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.overwriting import overwriting_notice
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
-from gruppetto.runtime.orders import Begin, Word
 from gruppetto.runtime.rank_client import RankClient
 
 __all__ = ["Learner"]
@@ -61,13 +54,11 @@ Item = TypeVar("Item")
 
 SAVE_EVERY_STEPS = 500
 """Between two checkpoints, where ``checkpoints`` is a directory."""
-USUAL_OVERLAP_STEPS = 2
-"""τ by default."""
 LOOK_STEPS = 64
 """Steps between two looks at whether the model still has the parameters it was attached with."""
 
 
-class Learner(Keeping):
+class Learner(Comings):
     """A context manager that makes a PyTorch training loop one learner of a decoupled run.
 
     ::
@@ -305,57 +296,6 @@ class Learner(Keeping):
             raise
         return self
 
-    def _enter(self) -> bool:
-        """Wait until the first step may be made; False if it has had notice, and has left."""
-        optimizer = self._inner
-        beginning = None if optimizer is None else Beginning(self._model, optimizer, self._holdings, self._checkpoints)
-        ready = Entering(
-            self._hands,
-            self._conduct,
-            beginning,
-            give_up_s=self._connect_timeout_s,
-            says=not self._quiet,
-            leaves=self._notice.look,
-            rewarms=self._rewarms,
-            notes=self._note_beginning,
-        ).wait()
-        if not ready:
-            self._leave_on_notice()
-            return False
-        self._say_what_overwriting_costs()
-        with self._client.news:
-            self._hands.feed(StepStarted())
-        return True
-
-    def _say_what_overwriting_costs(self) -> None:
-        """The Welcome does not tell τ; what is usual is near enough for a warning."""
-        frame = self._client.welcome
-        if frame is not None:
-            said = frame.welcome
-            overlap_steps = min(USUAL_OVERLAP_STEPS, said.sync_period - 1)  # never more than that
-            notice = overwriting_notice(said.apply, sync_period=said.sync_period, overlap_steps=overlap_steps)
-            if notice:
-                log.warning("%s: %s", self.name, notice)
-
-    def _enter_behind(self, follow: Follow) -> bool:
-        """The same, as rank 0 says."""
-        follow.start()
-        self._heard(follow.through())
-        return not self.left
-
-    def _begins(self, order: Begin) -> None:
-        """On a rank that follows: begin from what rank 0 begins from."""
-        if order.source == Source.SYNCER.value:
-            self._rewarms()
-        elif order.place and self._checkpoints is not None and self._inner is not None:
-            layout, frame = self._holdings.model.layout, self._client.welcome
-            assert frame is not None
-            self._checkpoints.recover_from(Path(order.place), frame.welcome.run_id, layout, self._model, self._inner)
-
-    def _rewarms(self) -> None:
-        if self._rewarm_steps:
-            self._rewarm = Rewarm(self._optimizer, steps=self._rewarm_steps)
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -375,73 +315,6 @@ class Learner(Keeping):
                 self._finish()
         finally:
             self._leave(LAST_WORDS_S)
-
-    def _finish(self) -> None:
-        """Say what is left to say; take the last weights of a finished run."""
-        if self._ranks is not None and self._parted:
-            return
-        if self._ranks is None:
-            self._left_on_notice()
-        elif self._follow is None and not self.finished and self._notice.look():
-            self._leave_on_notice()  # the others follow, wherever they are
-            return
-        self._holdings.model.gather_shards()
-        try:
-            self._holdings.model.check_unchanged()
-        except LayoutError as wrong:  # since the last look; too late to mend, not to be told
-            log.warning("%s: %s", self.name, wrong)
-        if self._follow is not None:
-            self._heard(self._follow.through(loops=False))
-        else:
-            finish(self._hands, self._conduct, finished=self.finished)
-
-    def _leave(self, timeout_s: float) -> None:
-        """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again."""
-        self._closed = True
-        with ExitStack() as backwards:
-            if self._ranks is not None:
-                backwards.callback(self._ranks.close)
-            backwards.callback(self._client.close, timeout_s)
-            if self._follow is not None:
-                backwards.callback(self._follow.close)
-            else:
-                backwards.callback(self._conduct.close, "it has left in the middle of a boundary")
-            if self._hooks is not None:
-                backwards.callback(self._hooks.remove)
-            backwards.callback(self._notice.stop_listening)
-
-    # ── leaving on notice ────────────────────────────────────────────────────────────────────────────────────────
-
-    def leave(self, within_s: float | None = None) -> None:
-        """Leave the run at the next boundary, within so many seconds (``leave_within_s`` unless said).
-
-        Returns at once; from any thread, and from a signal handler.
-        """
-        self._notice.give(within_s)
-
-    @property
-    def left(self) -> bool:
-        """It has left the run, on notice or because it was closed: what is trained now is for nobody."""
-        return self._parted or self._closed
-
-    def _left_on_notice(self) -> bool:
-        """Between two steps: if there has been notice, give what there is to give, and leave. Whether it has left."""
-        if not self.left and self._ranks is None and self._notice.look():  # of many, only at a boundary of all ranks
-            self._leave_on_notice()
-        return self.left
-
-    def _leave_on_notice(self) -> None:
-        self._parted = True
-        part(self._hands, self._conduct, within_s=self._notice.within_s)
-
-    def _has_ended(self, report: Report) -> bool:
-        """Notice has been given to a rank, or one has left its loop: all of them end, together."""
-        if not report.stays:
-            self._leave_on_notice()
-        elif not report.loops:
-            finish(self._hands, self._conduct, finished=self.finished)
-            self._parted = True
-        return self._parted
 
     # ── one step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -505,9 +378,6 @@ class Learner(Keeping):
                 raise wrong from None
             raise
 
-    def _heard(self, word: Word) -> None:
-        self._parted = self._parted or word.parted or word.closing
-
     def until_finished(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items, until the run has reached its last round or this learner has left: on notice, or closed."""
         iterator = iter(items)
@@ -519,10 +389,6 @@ class Learner(Keeping):
             if self.left:  # closed by another thread while the item was made
                 return
             yield item
-
-    @property
-    def _word(self) -> Word | None:
-        return self._follow.word if self._follow is not None else self._conduct.word
 
     def begins_pass(self, *, training: bool) -> None:
         """A forward pass begins, or an evaluation. Its forward hook tells of the model that was attached; where that is
