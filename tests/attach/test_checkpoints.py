@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import gruppetto
-from gruppetto.attach import checkpoints
 from gruppetto.attach.checkpoints import Checkpoints
+from gruppetto.attach.on_disk import Facts
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.errors import SettingError, StateError
 from gruppetto.runtime.donation import digest_of
@@ -150,7 +150,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None], *, old: bool) -> 
     facts |= {"format": 1} if old else {}
     facts["digest"] = ""
     if not old:
-        facts["digest"] = digest_of(msgspec.json.encode(msgspec.convert(facts, checkpoints._Facts)))
+        facts["digest"] = digest_of(msgspec.json.encode(msgspec.convert(facts, Facts)))
     (path / "learner.json").write_text(json.dumps(facts))
 
 

@@ -12,6 +12,7 @@ snapshot      copies to host memory at each step boundary
 apply         what happens to a parameter when its global value arrives
 checkpoint    what a learner remembers of itself
 checkpoints   model, optimizer and learner on disk
+on_disk       the files of these
 shards        the same, written by many ranks together
 inner_state   optimizer state and buffers by name
 giving        the same as bytes, for another learner

@@ -18,7 +18,6 @@ import logging
 import re
 import shutil
 import threading
-import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,14 +30,28 @@ from torch import Tensor, nn
 
 from gruppetto.attach.checkpoint import from_state_dict
 from gruppetto.attach.inner_state import InnerState, check_buffers, gather, put_buffers, put_optimizer
+from gruppetto.attach.on_disk import (
+    FACTS_FILE,
+    FORMAT,
+    TEMPORARY,
+    Facts,
+    age_of,
+    check_files,
+    digest_of_facts,
+    facts_of,
+    file_digest,
+    is_checkpoint,
+    names_in,
+    read_tensors,
+    write_alone,
+)
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.sharding import plain_name
-from gruppetto.attach.shards import blocks_of, gather_files, room_like, write_blocks
+from gruppetto.attach.shards import blocks_of, gather_files, write_blocks
 from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
-from gruppetto.runtime.donation import digest_of
-from gruppetto.runtime.durable import force_directory, force_file, write_durably
+from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import is_name
 
 if TYPE_CHECKING:
@@ -48,48 +61,13 @@ __all__ = ["Checkpoints", "is_checkpoint"]
 
 log = logging.getLogger("gruppetto.learner")
 
-FORMAT = 2
-"""1 had no digest of its facts; it is read, and what it holds is looked at as closely."""
-OwnState = tuple[LearnerState, str, dict[str, Tensor]]
-"""What :func:`gruppetto.attach.checkpoint.from_state_dict` gives."""
-FACTS_FILE = "learner.json"
-TEMPORARY = ".writing"
 OWN = "learner."
 """Before the names of the learner's own tensors."""
 BESIDE = "extra."
 """Before the names of tensors that are nobody's state."""
-READ_BYTES = 16 << 20
-
+OwnState = tuple[LearnerState, str, dict[str, Tensor]]
+"""What :func:`gruppetto.attach.checkpoint.from_state_dict` gives."""
 _BY_ROUND = re.compile(r"round-(\d{10})")
-
-
-class _Facts(msgspec.Struct, kw_only=True, frozen=True):
-    """``learner.json``."""
-
-    format: int
-    optimizer: str
-    numbers: list[tuple[str, str, int | float | bool | None]]
-    learner: dict[str, int | float | str]
-    tensors: dict[str, tuple[str, list[int]]]
-    """dtype and shape of each, by key."""
-    files: dict[str, tuple[int, str]]
-    """Size and digest."""
-    extra: dict[str, Any]
-    digest: str = ""
-    """Of all the rest of this file."""
-
-    @classmethod
-    def of_learner(cls, own: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> _Facts:
-        """Of a learner without model and optimizer."""
-        return cls(
-            format=FORMAT,
-            optimizer="",
-            numbers=[],
-            learner={key: value for key, value in own.items() if not isinstance(value, Tensor)},
-            tensors={key: (str(t.dtype), list(t.shape)) for key, t in tensors.items()},
-            files={},
-            extra={},
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +75,7 @@ class Taken:
     """What this rank is to write, as it was at one moment. Where there are ranks, blocks, with their ``offsets``."""
 
     tensors: dict[str, Tensor]
-    facts: _Facts
+    facts: Facts
     offsets: dict[str, tuple[int, ...]]
     rank: int
     size: int
@@ -184,7 +162,7 @@ class Checkpoints:
         state, own = gather(model, as_one(optimizer)), learner.state_dict()
         tensors = _keyed(model, state) | {f"{OWN}{key}": v for key, v in own.items() if isinstance(v, Tensor)}
         tensors |= beside or {}
-        facts = _Facts(
+        facts = Facts(
             format=FORMAT,
             optimizer=state.kind,
             numbers=[(parameter, key, value) for (parameter, key), value in state.numbers.items()],
@@ -195,7 +173,7 @@ class Checkpoints:
         )
         return self._copied(tensors, facts, learner)
 
-    def _copied(self, tensors: dict[str, Tensor], facts: _Facts, learner: Learner) -> Taken:
+    def _copied(self, tensors: dict[str, Tensor], facts: Facts, learner: Learner) -> Taken:
         """What this rank is to write of these."""
         ranks, offsets = learner.ranks, dict[str, tuple[int, ...]]()
         if ranks is not None:
@@ -235,23 +213,23 @@ class Checkpoints:
 
     def _next_name(self, learner: Learner) -> str:
         """In order over all lives: rounds go on where a process counts its steps from zero again."""
-        taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, _names(self.directory)) if found]
+        taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, names_in(self.directory)) if found]
         return f"round-{max([*(n + 1 for n in taken), learner.round]):010d}"
 
     def _write(self, place: Path, taken: Taken, written: Future[str], prunes: bool) -> None:
         working = place.with_name(place.name + TEMPORARY)
         try:
             if taken.size == 1:
-                files = _write_alone(working, taken.tensors)
+                files = write_alone(working, taken.tensors)
             else:
                 blocks = {key: (tensor, taken.offsets[key]) for key, tensor in taken.tensors.items()}
-                write_blocks(working, blocks, rank=taken.rank, session=taken.session, digest=_digest)
+                write_blocks(working, blocks, rank=taken.rank, session=taken.session, digest=file_digest)
                 if taken.rank > 0:
                     written.set_result(str(place))
                     return
                 files = gather_files(working, size=taken.size, session=taken.session)
             facts = msgspec.structs.replace(taken.facts, files=files)
-            facts = msgspec.structs.replace(facts, digest=_digest_of_facts(facts))
+            facts = msgspec.structs.replace(facts, digest=digest_of_facts(facts))
             write_durably(working / FACTS_FILE, [msgspec.json.encode(facts)])
             force_directory(working)
             if place.exists():
@@ -268,7 +246,7 @@ class Checkpoints:
             written.set_exception(wrong)
 
     def _prune(self) -> None:
-        rounds = sorted(name for name in _names(self.directory) if _BY_ROUND.fullmatch(name))
+        rounds = sorted(name for name in names_in(self.directory) if _BY_ROUND.fullmatch(name))
         for name in rounds[: -self.keep]:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
@@ -277,7 +255,7 @@ class Checkpoints:
         optimizer are. All ranks call it; it is durable when it returns. Raises :class:`StateError`."""
         own = learner.state_dict()
         tensors = {f"{OWN}{key}": value for key, value in own.items() if isinstance(value, Tensor)}
-        written = self._begin(place, self._copied(tensors, _Facts.of_learner(own, tensors), learner), prunes=False)
+        written = self._begin(place, self._copied(tensors, Facts.of_learner(own, tensors), learner), prunes=False)
         wrong = written.exception()
         told = learner.agree(f"could not be written ({wrong})" if wrong is not None else "")  # rank 0 writes last
         if told or wrong is not None:
@@ -293,7 +271,7 @@ class Checkpoints:
         """The newest checkpoint that is whole; None if there is none."""
         for path in self._by_age():
             try:
-                _check(path, _facts(path))
+                check_files(path, facts_of(path))
                 return path
             except StateError as wrong:
                 log.warning("%s; passed over", wrong)
@@ -309,7 +287,7 @@ class Checkpoints:
         """
         for path in self._by_age():
             try:
-                _check(path, _facts(path))
+                check_files(path, facts_of(path))
                 return self.recover_from(path, run_id, layout, model, optimizer), path
             except StateError as wrong:
                 log.warning("%s; passed over", wrong)
@@ -322,8 +300,8 @@ class Checkpoints:
     ) -> OwnState:
         """The same of a certain one, whose files are as they were written. Raises :class:`StateError`, before anything
         has changed."""
-        facts = _facts(path)
-        tensors = _read_tensors(path, facts, model)
+        facts = facts_of(path)
+        tensors = read_tensors(path, facts, model)
         own = {key.removeprefix(OWN): tensors.pop(key) for key in list(tensors) if _is_own(key)}
         found = from_state_dict({**facts.learner, **own}, layout)
         if found[0].run_id != run_id:
@@ -336,7 +314,7 @@ class Checkpoints:
 
     def _by_age(self) -> list[Path]:
         """The newest first."""
-        return sorted((self.directory / name for name in _names(self.directory)), key=_age, reverse=True)
+        return sorted((self.directory / name for name in names_in(self.directory)), key=age_of, reverse=True)
 
     def load(
         self,
@@ -355,9 +333,9 @@ class Checkpoints:
 
     def load_own(self, path: Path, model: nn.Module, learner: Learner) -> None:
         """Take up what :meth:`save_own` has saved. Raises :class:`StateError`."""
-        facts = _facts(path)
-        _check(path, facts)
-        tensors = _read_tensors(path, facts, model)
+        facts = facts_of(path)
+        check_files(path, facts)
+        tensors = read_tensors(path, facts, model)
         learner.load_state_dict(facts.learner | {key.removeprefix(OWN): value for key, value in tensors.items()})
 
     def load_all(
@@ -371,9 +349,9 @@ class Checkpoints:
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The same, with the tensors that were saved beside ``extra``; ``same_life``: as in
         :meth:`gruppetto.Learner.load_state_dict`."""
-        facts = _facts(path)
-        _check(path, facts)
-        tensors = _read_tensors(path, facts, model)
+        facts = facts_of(path)
+        check_files(path, facts)
+        tensors = read_tensors(path, facts, model)
         own = {key.removeprefix(OWN): tensors.pop(key) for key in list(tensors) if _is_own(key)}
         beside = {key: tensors.pop(key) for key in list(tensors) if key.startswith(BESIDE)}
         state, parameters = _unkeyed(tensors, facts)
@@ -395,7 +373,7 @@ def _keyed(model: nn.Module, state: InnerState) -> dict[str, Tensor]:
     return found
 
 
-def _unkeyed(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[InnerState, dict[str, Tensor]]:
+def _unkeyed(tensors: Mapping[str, Tensor], facts: Facts) -> tuple[InnerState, dict[str, Tensor]]:
     state = InnerState(kind=facts.optimizer, numbers={(name, key): value for name, key, value in facts.numbers})
     parameters: dict[str, Tensor] = {}
     for full, tensor in tensors.items():
@@ -410,115 +388,8 @@ def _unkeyed(tensors: Mapping[str, Tensor], facts: _Facts) -> tuple[InnerState, 
     return state, parameters
 
 
-def is_checkpoint(place: Path) -> bool:
-    """It is one of these, whole or not."""
-    return (place / FACTS_FILE).is_file()
-
-
 def _is_own(key: str) -> bool:
     return key.startswith(OWN)
-
-
-def _write_alone(working: Path, tensors: dict[str, Tensor]) -> dict[str, tuple[int, str]]:
-    """All of it, by one process; the files that came of it. Raises OSError."""
-    shutil.rmtree(working, ignore_errors=True)
-    _write_tensors(working, tensors)
-    files = {}
-    for path in sorted(working.iterdir()):
-        force_file(path)
-        files[path.name] = (path.stat().st_size, _digest(path))
-    return files
-
-
-def _write_tensors(place: Path, tensors: dict[str, Tensor]) -> None:
-    dcp = _distributed_checkpoint()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it is one process we know
-        try:
-            dcp.save(tensors, storage_writer=dcp.HuggingFaceStorageWriter(str(place)), no_dist=True)
-        except dcp.CheckpointException as wrong:  # which is no Exception
-            raise OSError(_first_line(wrong)) from wrong
-
-
-def _read_tensors(path: Path, facts: _Facts, model: nn.Module) -> dict[str, Tensor]:
-    """As ``model`` is placed: each rank reads its own blocks, however many have written them."""
-    dcp = _distributed_checkpoint()
-    try:
-        tensors = {
-            key: room_like(model, key, shape, getattr(torch, dtype.removeprefix("torch.")))
-            for key, (dtype, shape) in facts.tensors.items()
-        }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(path)), no_dist=True)
-    except (Exception, dcp.CheckpointException) as wrong:  # of many kinds, and none of them may end a learner
-        raise StateError(f"cannot be read ({type(wrong).__name__}: {_first_line(wrong)})", where=str(path)) from wrong
-    return tensors
-
-
-def _first_line(wrong: BaseException) -> str:
-    """A failure of distributed checkpoints carries one for each rank, with tracebacks."""
-    each = getattr(wrong, "failures", {})
-    inner = next((value[0] for value in each.values()), wrong)
-    return str(inner).splitlines()[0] if str(inner) else type(inner).__name__
-
-
-def _distributed_checkpoint() -> Any:
-    """Seconds of imports: only when there is something to write or to read."""
-    from torch.distributed import checkpoint
-
-    if not hasattr(checkpoint, "HuggingFaceStorageWriter"):
-        raise StateError(
-            f"torch {torch.__version__} cannot write checkpoints as safetensors",
-            where="Checkpoints",
-            fix="use torch 2.8 or newer, or no checkpoints",
-        )
-    return checkpoint
-
-
-def _names(directory: Path) -> list[str]:
-    """Of whole checkpoints, or what once was one."""
-    try:
-        return [e.name for e in directory.iterdir() if (e / FACTS_FILE).is_file() and not e.name.endswith(TEMPORARY)]
-    except OSError:
-        return []
-
-
-def _age(path: Path) -> tuple[int, str]:
-    """By when it was written."""
-    try:
-        return (path / FACTS_FILE).stat().st_mtime_ns, path.name
-    except OSError:
-        return 0, path.name
-
-
-def _facts(path: Path) -> _Facts:
-    try:
-        facts = msgspec.json.decode((path / FACTS_FILE).read_bytes(), type=_Facts)
-    except OSError as wrong:
-        raise StateError(f"is no whole checkpoint ({wrong.strerror})", where=str(path)) from wrong
-    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
-        raise StateError(f"is damaged ({wrong})", where=str(path)) from wrong
-    if facts.format not in (1, FORMAT):
-        raise StateError(f"has format {facts.format}, not {FORMAT}", where=str(path))
-    if (facts.digest or facts.format != 1) and facts.digest != _digest_of_facts(facts):
-        raise StateError(f"{FACTS_FILE} is damaged", where=str(path))
-    return facts
-
-
-def _digest_of_facts(facts: _Facts) -> str:
-    return digest_of(msgspec.json.encode(msgspec.structs.replace(facts, digest="")))
-
-
-def _check(path: Path, facts: _Facts) -> None:
-    for name, (size, digest) in facts.files.items():
-        file = path / Path(name).name
-        try:
-            fine = file.stat().st_size == size and _digest(file) == digest
-        except OSError as wrong:
-            raise StateError(f"lacks {name} ({wrong.strerror})", where=str(path)) from wrong
-        if not fine:
-            raise StateError(f"{name} is damaged", where=str(path))
 
 
 def _check_model(model: nn.Module, parameters: Mapping[str, Tensor], path: Path) -> None:
@@ -529,12 +400,3 @@ def _check_model(model: nn.Module, parameters: Mapping[str, Tensor], path: Path)
         raise StateError(
             f"is of another model ({wrong!r} differs)", where=str(path), fix="build the model it was saved with"
         )
-
-
-def _digest(path: Path) -> str:
-    """Of a file, by its chunks: a digest of digests."""
-    digests = []
-    with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
-            digests.append(digest_of(chunk))
-    return digest_of("".join(digests).encode())
