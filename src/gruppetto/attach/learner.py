@@ -103,6 +103,7 @@ class Learner(Comings):
 
     A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
     these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
+    ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it.
     ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
     on all ranks when one of them has gone.
 
