@@ -81,7 +81,7 @@ def report(done: dict[str, Any], jobs: list[Job]) -> str:
     learners = jobs[0].learners
     seeds = sorted({job.seed for job in jobs if all(j.name in done for j in jobs if j.seed == job.seed)})
     lines = [
-        "| encoding | bits up + down | held-out nats by seed | beside fp32, mean | worst | fewer bytes up | both ways |",
+        "| encoding | bits up + down | held-out nats by seed | beside fp32, mean | worst | fewer up | both ways |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, (codec, _, downlink) in RUNS.items():
