@@ -98,6 +98,8 @@ def measure(url: str, blocks: int, steps: int, batch: int) -> dict[str, float]:
         "steps_per_block": steps,
         "plain_step_s": statistics.median(times_s[False]),
         "attached_step_s": statistics.median(times_s[True]),
+        "plain_step_p99_s": statistics.quantiles(times_s[False], n=100)[98],
+        "attached_step_p99_s": statistics.quantiles(times_s[True], n=100)[98],
         "overhead_percent": 100 * (statistics.median(times_s[True]) / statistics.median(times_s[False]) - 1),
         "overhead_percent_paired": 100 * (statistics.median(ratios) - 1),
         "cpu_overhead_percent": 100 * (statistics.median(cpu_s[True]) / statistics.median(cpu_s[False]) - 1),

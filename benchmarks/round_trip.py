@@ -96,7 +96,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         model = a_model(numel, 1)
         limit = Limits(numel, up, down, Path(directory) / "plain")
         with gruppetto.Learner(
-            model, None, hook=False, syncer=url, tokens_per_step=1, max_run_ahead=0, quiet=True
+            model,
+            None,
+            hook=False,
+            syncer=url,
+            tokens_per_step=1,
+            max_run_ahead=0,
+            run_ahead_timeout_s=120.0,
+            quiet=True,
         ) as learner:
             for round in range(1, args.rounds + 2):
                 with torch.no_grad():

@@ -101,7 +101,8 @@ class Accumulator:
     (array([2., 4.], dtype=float32), 2, 2.0)
     """
 
-    def __init__(self, spec: FragmentSpec, rules: Sequence[str]) -> None:
+    def __init__(self, spec: FragmentSpec, rules: Sequence[str], room: Float32 | None = None) -> None:
+        """``room`` [numel] for the running total, whatever it holds: the first fold overwrites it."""
         assert len(rules) == len(spec.pieces)
         assert set(rules) <= set(MERGE_RULES)
         self.spec = spec
@@ -110,7 +111,8 @@ class Accumulator:
         self._is_rda = np.array([rule in ("rda", "clipped-rda") for rule in rules], bool)
         self._is_clipped = np.array([rule == "clipped-rda" for rule in rules], bool)
         self._gathers = tuple(p for p, rule in enumerate(rules) if rule in GATHERING)
-        self._total = np.zeros(spec.numel, np.float32)
+        self._total = np.zeros(spec.numel, np.float32) if room is None else room
+        assert self._total.shape == (spec.numel,)
         numel = self._stops - self._starts
         self._is_large = numel > KEEP_PLAIN_NUMEL
         self._keeps_plain = self._is_rda & ~self._is_clipped & ~self._is_large
@@ -132,6 +134,11 @@ class Accumulator:
         self._weights: list[float] = []
         self._norms: list[NDArray[np.float64]] = []
         self._gathered: dict[int, list[Float32]] = {p: [] for p in self._gathers}
+
+    @property
+    def room(self) -> Float32:
+        """What the running total lies in, to be used again when this merge is over."""
+        return self._total
 
     @property
     def total_weight(self) -> float:

@@ -201,7 +201,8 @@ class Parameters:
         merge = self._merges.get(fragment)
         if merge is None:
             spec = self.spec(fragment)
-            merge = Accumulator(spec, [self._rules[piece.name] for piece in spec.pieces])
+            rules = [self._rules[piece.name] for piece in spec.pieces]
+            merge = Accumulator(spec, rules, self._spares.take(spec.numel))
             self._merges[fragment] = merge
         stats = merge.fold_encoded(body.payload, codec, weight, body.inspection, caps)
         assert stats.finite, "the gate lets nothing else in"
@@ -216,11 +217,11 @@ class Parameters:
         degenerate: list[str] = []
         merged_sq = update_sq = 0.0
         for p in fragments:
-            merge, old = self._merges[p], self._current[p]
+            merge, old = self._merges.pop(p), self._current[p]
             theta = self._spares.copy_of(old.theta)
             outer_state = tuple(self._spares.copy_of(part) for part in old.outer_state)
             stats = merge.outer_step(theta, outer_state, self.outer.optimizer, self.outer.lr, self.outer.momentum)
-            merge.reset()
+            self._spares.put(merge.room)
             degenerate += stats.degenerate
             if not stats.finite:
                 not_finite.append(p)
