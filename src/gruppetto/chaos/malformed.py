@@ -142,4 +142,4 @@ def _odd(value: Any, rng: random.Random) -> Any:
         case 5:
             return "x" * rng.choice((1, LONG, 200_000))
         case _:
-            return -value if isinstance(value, int | float) else [value]
+            return -value if isinstance(value, int | float) and abs(value) < 2**63 else [value]
