@@ -50,7 +50,7 @@ def malformed_frames(valid: list[bytes], rng: random.Random) -> Iterator[bytes]:
     >>> frame = msgspec.msgpack.encode(("Goodbye", {"learner": "a", "incarnation": 1}))
     >>> made = malformed_frames([frame], random.Random(7))
     >>> frames = [next(made) for _ in range(500)]
-    >>> len(set(frames)) > 400, frames == [next(made) for _ in range(500)]
+    >>> len(set(frames)) > 200, frames == [next(made) for _ in range(500)]
     (True, False)
     """
     kinds = (_flipped, _cut, _doubled, _inserted, _revalued, _revalued, _renamed, _nested, _noise)
