@@ -440,7 +440,7 @@ def test_nonsense_on_the_control_connection_closes_it_with_the_reason(tmp_path):
                 (lambda s: s.send_bytes(encode_frame(HelloFrame.of(hello, LAYOUT))), "the Hello says wrong"),
                 (
                     lambda s: s.send_bytes(encode_frame(HelloFrame(hello=hello, layout=(), wire=9))),
-                    "the learner speaks wire version 9, this syncer 2; upgrade Gruppetto at the syncer",
+                    "the learner speaks wire version 9, this syncer 3; upgrade Gruppetto at the syncer",
                 ),
             ):
                 code, said = await first(peer, send)

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
 
-from gruppetto.errors import ProtocolError, StateError
+from gruppetto.errors import ProtocolError, SettingError, StateError
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
@@ -26,6 +26,7 @@ from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.service import NotAsked, Room, SyncerService
+from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     CHECKSUM_HEADER,
@@ -98,6 +99,8 @@ class HttpServer:
                 web.get(r"/v1/fragment/{fragment:\d{1,9}}", self._fragment),
                 web.get("/v1/status", self._status),
                 web.get("/v1/model", self._model),
+                web.get(DIRECTORY_PATH, self._directory),
+                web.put(DIRECTORY_PATH, self._announcement),
                 web.post(CHECKPOINT_PATH, self._take_checkpoint),
                 web.get(CHECKPOINT_PATH, self._checkpoint),
             ]
@@ -390,6 +393,25 @@ class HttpServer:
         except OSError:
             pass  # the reader has gone
         return response
+
+    # ── shards ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _directory(self, request: web.Request) -> web.StreamResponse:
+        body = msgspec.json.encode(self._service.directory.map())
+        return web.Response(body=body, content_type="application/json")
+
+    async def _announcement(self, request: web.Request) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                data = await request.content.readexactly(min(_content_length(request), MAX_MAP_BYTES))
+        except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
+            raise ProtocolError("the announcement was cut short") from None
+        try:
+            self._service.hear_of(decode_place(data), request.remote or "")
+        except SettingError as wrong:
+            self._complain(request, "announcement", str(wrong))
+            return web.Response(status=409, text=f"{wrong}\n")
+        return await self._directory(request)
 
     # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────
 

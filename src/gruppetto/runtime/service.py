@@ -37,6 +37,7 @@ from gruppetto.runtime.intake import Intake, Upload
 from gruppetto.runtime.model_stream import ModelStream
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
 from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
@@ -101,6 +102,7 @@ class SyncerService:
             fragmenter=setting.fragmenter,
             merge=setting.merge,
             optimizer=self._outer.optimizer,
+            shard=str(setting.shard),
         )
         self._store = Store(
             setting.state,
@@ -112,6 +114,8 @@ class SyncerService:
             snapshots_kept=setting.snapshots_kept,
             known=known,
         )
+        self.directory = ShardDirectory(setting.shard, run_id=self._store.run_id, plan=plan_of(protocol, setting))
+        """Where all shards of the run are."""
         self._stepped_down: SteppedDown | None = None
         self._stopping = False
         self.engine: Engine | None = None
@@ -121,6 +125,7 @@ class SyncerService:
         except BaseException:
             self._store.close()
             raise
+        self.directory.epoch = self._store.epoch
         if protocol.notice and self._store.epoch == 1:
             _log.warning("%s", protocol.notice)
         _log.info("run %s, epoch %d; outer optimizer: %s", self.run_id, self._store.epoch, why)
@@ -427,7 +432,7 @@ class SyncerService:
             value = engine.parameters.current(p)
             assert value is not None
             values[p] = value
-        return ModelStream(engine.layout, parts, values, engine.core.published_round)
+        return ModelStream(engine.layout, parts, values, engine.core.published_round, self.setting.shard)
 
     def give_back(self, *values: Value) -> None:
         """Their reader has gone."""
@@ -435,11 +440,24 @@ class SyncerService:
         for value in values:
             self.engine.parameters.release(value)
 
+    def hear_of(self, place: Place, peer: str) -> None:
+        """A shard is announced, from the address ``peer``. Raises :class:`SettingError` for one that does not fit."""
+        self.look_at_layout()
+        self.directory.hear(place, self._clock.now(), peer)
+
+    def look_at_layout(self) -> None:
+        """The directory compares layouts, as soon as one is known."""
+        if self.engine is not None:
+            self.directory.layout_hash = self.engine.layout.layout_hash
+
     def take_checkpoint(self, name: str) -> dict[str, Any]:
         """Begin a checkpoint of the whole run; how it stands.
 
         Raises :class:`StateError` for an impossible name, and while another one is being taken.
         """
+        if not self.setting.shard.is_whole:
+            why = f"it is served by {self.setting.shard.of} shards, which cannot be cut at one moment yet; each is durable"
+            return {"mark": name, "stage": "refused", "why": f"{why} by itself, and their weights can be had at any time"}
         if self.engine is None:
             return {"mark": name, "stage": "refused", "why": "the run has no weights yet; ask again when it has begun"}
         self.engine.checkpoints.take(name)
@@ -458,12 +476,14 @@ class SyncerService:
 
     def status(self) -> dict[str, Any]:
         """What people and tools see; the keys are explained in :mod:`gruppetto.runtime.health`."""
-        now = self._clock.now()
+        now, where = self._clock.now(), self.directory.map()
+        shards = {"shard": str(self.setting.shard), "shards": {str(k): url for k, url in where.addresses.items()}}
         if self.engine is None:
-            return status_before_the_first_learner(
+            told = status_before_the_first_learner(
                 self.protocol, self.seen, run_id=self.run_id, epoch=self.epoch, now=now
             )
-        return status_of(self.engine.core, self.seen, now)
+            return {**told, **shards}
+        return {**status_of(self.engine.core, self.seen, now), **shards}
 
     # ── beginning ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -48,6 +48,7 @@ import numpy as np
 
 from gruppetto.errors import LayoutError, ProtocolError
 from gruppetto.numerics.codec import Buffer
+from gruppetto.numerics.deal import WHOLE, Shard, part_of
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.protocol.messages import (
@@ -104,9 +105,9 @@ __all__ = [
     "octets",
 ]
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """Rises with every frame, field or header that the other side must know of. 2: Marker, Marked, Clipping, donors, and
-parting contributions."""
+parting contributions. 3: shards."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""
@@ -221,14 +222,18 @@ class WelcomeFrame:
     """Codec of published fragments."""
     layout_hash: str
     fragmentation_hash: str
+    """Of the fragments of this shard."""
     liveness_s: float
     """Without a heartbeat for this long a learner is not live."""
     run: dict[str, Any]
     """The run's settings for learners, as the syncer was given them. The wire does not look inside."""
+    shard: str = WHOLE
+    """Which of the run's shards this is (:class:`~gruppetto.numerics.deal.Shard` in words)."""
 
     def to_fragmentation(self, layout: Layout) -> Fragmentation:
         """Cut the learner's own layout as the syncer did. Raises :class:`ProtocolError` if the results differ."""
-        parts = cut(layout, self.fragments_asked, self.fragmenter, self.merge)
+        whole = cut(layout, self.fragments_asked, self.fragmenter, self.merge)
+        parts = part_of(whole, Shard.parse(self.shard))
         if parts.fragmentation_hash != self.fragmentation_hash:
             raise ProtocolError(
                 f"this side cuts the model differently (fragmentation {parts.fragmentation_hash}, the syncer has "
