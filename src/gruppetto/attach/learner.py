@@ -37,6 +37,7 @@ from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
+from gruppetto.attach.shards import SEED_PATIENCE_S, Meeting
 from gruppetto.attach.together import come_together
 from gruppetto.attach.view import LearnerView
 from gruppetto.attach.watching import Watch
@@ -51,9 +52,10 @@ from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
-from gruppetto.runtime.client import LearnerClient
+from gruppetto.runtime.client import Beside, LearnerClient
 from gruppetto.runtime.orders import Word
 from gruppetto.runtime.rank_client import RankClient
+from gruppetto.runtime.shard_books import ShardBook
 from gruppetto.runtime.wire import RecoveryNote, is_name
 
 __all__ = ["Learner"]
@@ -211,7 +213,7 @@ class Learner(LearnerView):
         session = secrets.token_hex(8)
         if self._ranks is not None:
             self.name, session = come_together(self._ranks, flat, name=name, fallback=self.name, session=session)
-        self._layout_hash = flat.layout.layout_hash
+        self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
@@ -249,15 +251,13 @@ class Learner(LearnerView):
             super().__init__(core, self._follow.client)
             return
         lead = None if self._ranks is None else Lead(self._ranks, core)
+        self._link: dict[str, Any] = {"token": token, "tls": tls, "stall_s": stall_s, "library": __version__}
         client = LearnerClient(
             core,
             self._holdings,
             flat.layout,
             book,
-            token=token,
-            tls=tls,
-            stall_s=stall_s,
-            library=__version__,
+            **self._link,
             donates=donates,
             has_own=self._checkpoints is not None and self._checkpoints.any(),
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
@@ -314,6 +314,7 @@ class Learner(LearnerView):
             leaves=self._notice.look,
             rewarms=self._rewarms,
             notes=self._note_beginning,
+            meets=Meeting(self._hands, self._hands_for),
         ).wait()
         if not ready:
             self._leave_on_notice()
@@ -322,6 +323,29 @@ class Learner(LearnerView):
         with self._client.news:
             self._hands.feed(StepStarted())
         return True
+
+    def _hands_for(self, number: int) -> Hands:
+        """For another shard of the run: the same life of the same learner, over fragments of its own."""
+        first, began_s = self._hands.client, self._hands.client.clock.now()
+        assert first.shards is not None
+
+        def may_seed() -> bool:
+            given = first.welcome is not None and first.welcome.welcome.seed
+            return given or first.clock.now() - began_s > SEED_PATIENCE_S
+
+        model = FlatModel(self._model, trainable_only=self._trainable_only)
+        core = LearnerCore(LearnerId(self.name), session=self._core.session, layout_hash=self._layout_hash)
+        core.run_id = first.shards.run_id
+        holdings = Holdings(model)
+        client = LearnerClient(
+            core,
+            holdings,
+            model.layout,
+            ShardBook(first.shards, number),
+            beside=Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed),
+            **self._link,
+        )
+        return Hands(core, client, holdings, None)
 
     def _say_what_overwriting_costs(self) -> None:
         """The Welcome does not tell τ; what is usual is near enough for a warning."""
@@ -395,6 +419,8 @@ class Learner(LearnerView):
         with ExitStack() as backwards:
             if self._ranks is not None:
                 backwards.callback(self._ranks.close)
+            for other in self._shards_of_the_run[1:]:
+                backwards.callback(other.client.close, timeout_s)
             backwards.callback(self._client.close, timeout_s)
             if self._follow is not None:
                 backwards.callback(self._follow.close)
@@ -559,13 +585,16 @@ class Learner(LearnerView):
             self._evaluated = True
         elif self._fresh:
             self._fresh = False
-            core = self._core
-            if self._evaluated or core.newest_round >= core.clock:
+            overtaken = any(each.core.newest_round >= each.core.clock for each in self._hands.everybody)
+            if self._evaluated or overtaken:
                 with self._client.news:
                     self._hands.feed(StepStarted(anew=self._evaluated))
 
     def _before_step(self) -> None:
-        self._holdings.before_write()
+        if self._follow is None:
+            self._hands.before_write()
+        else:
+            self._holdings.before_write()
         if self._giving is not None:
             self._giving.before_write()
         if self._rewarm is not None:
@@ -593,14 +622,13 @@ class Learner(LearnerView):
 
     def _complain(self) -> None:
         """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""
-        failure = self._client.failure
+        failure = self._hands.failure
         if self._strict and not self.finished:
             if failure is not None:
                 raise failure
-            if not self._core.linked:
-                raise ConnectionLost(
-                    f"{self._hands.client.trouble or self.waiting_for}; start this learner again later"
-                )
+            lost = next((each.client for each in self._hands.everybody if not each.core.linked), None)
+            if lost is not None:
+                raise ConnectionLost(f"{lost.trouble or lost.waiting_for}; start this learner again later")
         if failure is not None and not self._said_failure:
             self._said_failure = True
             log.warning("%s; training goes on alone", failure)
@@ -615,11 +643,14 @@ class Learner(LearnerView):
         number of ranks has saved, another can load.
         """
         with self._client.news:
+            bases = self._holdings.bases_by_name()
+            for other in self._shards_of_the_run[1:]:
+                other.holdings.add_bases(bases)
             return to_state_dict(
                 self._state(),
                 layout_hash=self._layout_hash,
                 cut_hash=self._holdings.cut_hash,
-                bases=self._holdings.bases_by_name(),
+                bases=bases,
                 rests=self._holdings.rests_by_name(),
             )
 

@@ -25,7 +25,7 @@ from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout
 
-__all__ = ["MAX_SHARDS", "WHOLE", "Shard", "check_whole", "deal", "offsets_of", "part_of"]
+__all__ = ["MAX_SHARDS", "ONE", "WHOLE", "Shard", "check_whole", "deal", "offsets_of", "part_of"]
 
 MAX_SHARDS = 256
 
@@ -64,7 +64,9 @@ class Shard:
         return f"{self.number}/{self.of}"
 
 
-WHOLE = str(Shard())
+ONE = Shard()
+"""The only one."""
+WHOLE = str(ONE)
 
 
 def deal(whole: Fragmentation, shards: int) -> tuple[tuple[int, ...], ...]:

@@ -14,7 +14,15 @@ from gruppetto.errors import AddressError, ProtocolError, SettingError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.setting import SyncerSetting
-from gruppetto.runtime.shard_map import ANNOUNCE_S, DIRECTORY_PATH, MAX_MAP_BYTES, Place, ShardDirectory, ShardMap, decode_map
+from gruppetto.runtime.shard_map import (
+    ANNOUNCE_S,
+    DIRECTORY_PATH,
+    MAX_MAP_BYTES,
+    Place,
+    ShardDirectory,
+    ShardMap,
+    decode_map,
+)
 
 __all__ = ["Announcer"]
 

@@ -24,6 +24,7 @@ from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
     CHECKSUM_HEADER,
@@ -158,6 +159,22 @@ class HttpSyncer:
             yield ControlSocket(socket, self.address, self.stall_s)
         finally:
             await socket.close()
+
+    async def directory(self, address: SyncerAddress | None = None) -> ShardMap | None:
+        """Where the shards of the run are, as the syncer at ``address`` says (default: this one); None if whoever is
+        there knows nothing of the kind."""
+        where = self.address if address is None else address
+        try:
+            async with (
+                asyncio.timeout(self._dial_s),
+                self._http.get(where.url(DIRECTORY_PATH)) as reply,
+            ):
+                data = await reply.content.read(MAX_MAP_BYTES)
+                if reply.status >= 500:
+                    raise ConnectionLost(f"{where} does not serve the run at this moment (HTTP {reply.status})")
+                return decode_map(data) if reply.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise self._dial_trouble(wrong) from wrong
 
     async def fetch(
         self, fragment: Fragment, version: Version, layout_hash: str, into: Lease, *, runs: Runs | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from gruppetto.numerics.deal import Shard
+from gruppetto.numerics.deal import ONE, Shard
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.units import Fragment, Round
@@ -28,11 +28,15 @@ class ModelStream:
         parts: Fragmentation,
         values: Mapping[Fragment, Value],
         round: Round,
-        shard: Shard = Shard(),  # noqa: B008 (a value)
+        shard: Shard = ONE,
     ) -> None:
         self.round, self.values = round, list(values.values())
         if not shard.is_whole:
-            said = {"round": str(round), "shard": str(shard), "shapes": json.dumps([[t.name, t.shape] for t in layout.tensors])}
+            said = {
+                "round": str(round),
+                "shard": str(shard),
+                "shapes": json.dumps([[t.name, t.shape] for t in layout.tensors]),
+            }
             pieces = [piece for spec in parts.fragments for piece in spec.pieces]
             named = [(piece_name(piece.name, piece.start), (piece.numel,)) for piece in pieces]
             self._header = tensors_header(named, said)

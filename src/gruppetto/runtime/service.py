@@ -456,8 +456,10 @@ class SyncerService:
         Raises :class:`StateError` for an impossible name, and while another one is being taken.
         """
         if not self.setting.shard.is_whole:
-            why = f"it is served by {self.setting.shard.of} shards, which cannot be cut at one moment yet; each is durable"
-            return {"mark": name, "stage": "refused", "why": f"{why} by itself, and their weights can be had at any time"}
+            why = (
+                f"the {self.setting.shard.of} shards of this run cannot be cut at one moment; each is durable alone"
+            )
+            return {"mark": name, "stage": "refused", "why": why}
         if self.engine is None:
             return {"mark": name, "stage": "refused", "why": "the run has no weights yet; ask again when it has begun"}
         self.engine.checkpoints.take(name)

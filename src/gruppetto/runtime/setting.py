@@ -10,7 +10,7 @@ from typing import Any
 
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CASTS, CODECS
-from gruppetto.numerics.deal import Shard
+from gruppetto.numerics.deal import ONE, Shard
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
@@ -62,10 +62,10 @@ class SyncerSetting:
     """A standby takes over when the syncer has not renewed its lease for so long, though it is not known to be dead."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``sync_period`` rounds apart, in case newer ones are damaged."""
-    shard: Shard = Shard()
+    shard: Shard = ONE
     """Which of the processes this is that serve the run together, each with fragments of its own."""
     directory: str = ""
-    """The address of the first shard, or those of it and its standbys; for any other shard, which is announced there."""
+    """The address of the first shard, or those of it and its standbys. Any other shard is announced there."""
     max_bodies: int = 8
     """Uploads held in memory at once. Further ones wait at their sockets."""
 

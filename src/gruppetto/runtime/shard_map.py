@@ -18,7 +18,17 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["ANNOUNCE_S", "DIRECTORY_PATH", "MAX_MAP_BYTES", "Place", "ShardDirectory", "ShardMap", "decode_map", "decode_place", "plan_of"]
+__all__ = [
+    "ANNOUNCE_S",
+    "DIRECTORY_PATH",
+    "MAX_MAP_BYTES",
+    "Place",
+    "ShardDirectory",
+    "ShardMap",
+    "decode_map",
+    "decode_place",
+    "plan_of",
+]
 
 DIRECTORY_PATH = "/v1/directory"
 ANNOUNCE_S = 2.0
@@ -111,7 +121,9 @@ class ShardDirectory:
         shard = Shard.parse(place.shard)
         where = f"shard {shard}"
         if self.shard.number != 1:
-            raise SettingError(f"shard {self.shard} is not the directory", where=where, fix="name the first shard's URL")
+            raise SettingError(
+                f"shard {self.shard} is not the directory", where=where, fix="name the first shard's URL"
+            )
         if shard.of != self.shard.of:
             text = f"this run is served by {self.shard.of} shards, not {shard.of}"
             raise SettingError(text, where=where, fix=f"start it as NUMBER/{self.shard.of}")

@@ -14,6 +14,8 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
 ``POST /v1/checkpoint?name=NAME``             begin a checkpoint of the whole run; 202 or 409, JSON
 ``GET  /v1/checkpoint``                       how the newest one stands, JSON
+``GET  /v1/directory``                        where the shards of the run are, JSON
+``PUT  /v1/directory``                        a shard says where it is, to the first one; JSON, 200 or 409
 ``GET  /healthz``                             "ok"
 ============================================  ====================================================================
 
