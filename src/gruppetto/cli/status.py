@@ -15,7 +15,8 @@ import tyro
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
-from gruppetto.launch.ask import fetch_status, find_endpoint, read_token
+from gruppetto.launch.ask import find_endpoint, read_token
+from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.place import is_held
 from gruppetto.report.alarms import alarm_lines
 from gruppetto.report.story import as_duration
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         status = status_of_directory(Path(target), token=token)
     else:
         try:
-            status = fetch_status(target, token=token)
+            status = fetch_status_of_all(target, token=token)
         except ConnectionLost as error:
             raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
     if flags.json:
@@ -71,7 +72,7 @@ def status_of_directory(directory: Path, *, token: str | None = None) -> dict[st
     try:
         if endpoint is None:
             raise ConnectionLost("the syncer does not run")
-        status = fetch_status(endpoint.url, token=token)
+        status = fetch_status_of_all(endpoint.url, token=token)
     except GruppettoError:
         report, held = _read(directory / "report.json", _Report), is_held(directory)
         if not processes and not report and not held:
@@ -208,6 +209,7 @@ def _text(status: dict[str, Any]) -> str:
             f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
             f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
         )
+    lines += [f"  {line}" for line in shard_lines(status)]
     lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]
     told = [
         f"{back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "

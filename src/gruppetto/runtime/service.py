@@ -456,9 +456,7 @@ class SyncerService:
         Raises :class:`StateError` for an impossible name, and while another one is being taken.
         """
         if not self.setting.shard.is_whole:
-            why = (
-                f"the {self.setting.shard.of} shards of this run cannot be cut at one moment; each is durable alone"
-            )
+            why = f"the {self.setting.shard.of} shards of this run cannot be cut at one moment; each is durable alone"
             return {"mark": name, "stage": "refused", "why": why}
         if self.engine is None:
             return {"mark": name, "stage": "refused", "why": "the run has no weights yet; ask again when it has begun"}
