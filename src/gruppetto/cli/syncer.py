@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _sharded(config: RunConfig, shard: Shard, *, placed: bool) -> RunConfig:
-    """The run as this shard serves it, with a state of its own. Raises :class:`SettingError` for one of other shards."""
+    """The run as this shard serves it, with its own state. Raises :class:`SettingError` for a run of other shards."""
     place = config.syncer
     if place.shards not in (1, shard.of):
         what = "it is not said which this is" if shard.is_whole else f"this is {shard}"
