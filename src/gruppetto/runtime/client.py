@@ -580,7 +580,8 @@ class LearnerClient:
             self.news.notify_all()
         if is_news and self.welcome is not None:
             quiet = again and not differs
-            log.log(logging.DEBUG if quiet else logging.WARNING, "%s; training goes on, dialling again", why)
+            who = "" if self.shard.is_whole else f"shard {self.shard}: "
+            log.log(logging.DEBUG if quiet else logging.WARNING, "%s%s; training goes on, dialling again", who, why)
 
     def _step(self, event: LearnerEvent) -> None:
         """Take one event to the core, with the lock held."""
