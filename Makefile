@@ -49,6 +49,7 @@ chaos: setup  ## a real run on this machine while things go wrong in it, with a 
 
 bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/merge.py
+	@$(RUN) benchmarks/shards.py
 	@$(RUN) benchmarks/persist.py
 	@$(RUN) benchmarks/attach_overhead.py
 	@$(RUN) benchmarks/simulator.py
