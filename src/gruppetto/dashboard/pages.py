@@ -65,8 +65,16 @@ STATIC = _read_static()
 class Pages:
     """``metrics``: what /metrics says, if there is a syncer to say it."""
 
-    def __init__(self, desk: Desk, *, token: str | None, metrics: Callable[[], str] | None = None) -> None:
-        self._desk, self._door, self._metrics = desk, Door(token), metrics
+    def __init__(
+        self,
+        desk: Desk,
+        *,
+        token: str | None,
+        metrics: Callable[[], str] | None = None,
+        shards: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        """``shards``: the addresses of the syncers that serve the run beside this one, by number."""
+        self._desk, self._door, self._metrics, self._shards = desk, Door(token), metrics, shards
         self._lookers = 0
         self._closing = asyncio.Event()
         self._routes: dict[str, Handler] = {
@@ -167,7 +175,9 @@ class Pages:
     def _head(self) -> bytes:
         book = self._desk.book
         news = head(book.picture, round(book.now, 1), live=book.live)
-        return msgspec.json.encode({**news, "version": book.version, "share_read": round(book.share_read, 3)})
+        return msgspec.json.encode(
+            {**news, "version": book.version, "share_read": round(book.share_read, 3), "shards": self._shards()}
+        )
 
     async def _data(self, request: web.Request) -> web.StreamResponse:
         await self._up_to_date()

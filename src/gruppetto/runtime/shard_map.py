@@ -146,7 +146,7 @@ class ShardDirectory:
         if now - heard_at < FRESH_S and before.url != url and before.epoch >= place.epoch:
             text = f"the one at {before.url} has its number, in epoch {before.epoch}"
             raise SettingError(text, where=where, fix="give each its own number and state directory")
-        self._heard[shard.number] = now, replace(place, url=url)
+        self._heard = {**self._heard, shard.number: (now, replace(place, url=url))}  # whoever reads it has it whole
 
 
 def decode_place(data: bytes) -> Place:
