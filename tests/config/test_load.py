@@ -71,6 +71,7 @@ CHANGED: dict[str, object] = {
     "launch.standby_resources": [["disk", 1.0]],
     "syncer.lease_s": 3.0,
     "syncer.snapshots_kept": 5,
+    "syncer.shards": 2,
     "syncer.urls": ["https://host-a:7171", "https://host-b:7171"],
     "train.batch_size": 4,
     "train.eval_every_rounds": 10,

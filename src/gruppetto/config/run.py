@@ -20,6 +20,7 @@ from typing import Literal
 from gruppetto.config.groups import GroupEntry
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.deal import MAX_SHARDS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
@@ -165,6 +166,9 @@ class SyncerPlace:
     urls: tuple[str, ...] = ()
     """Where learners of other machines find it: its address, and those of its standbys, in the order to be tried.
     ``gruppetto learner --syncer`` says otherwise; a local run needs none."""
+    shards: int = 1
+    """Processes that serve the run together, each with fragments, state and rounds of its own; see
+    [sharded syncer](sharded-syncer.md)."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``run.sync_period`` rounds apart, in case newer ones are damaged."""
 
@@ -178,6 +182,8 @@ class SyncerPlace:
             raise SettingError(f"is {self.lease_s}", where="syncer.lease_s", fix="use more than 0 seconds, up to a day")
         if not 0 <= self.snapshots_kept <= 1000:
             raise SettingError(f"is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000")
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise SettingError(f"is {self.shards}", where="syncer.shards", fix=f"use 1 to {MAX_SHARDS}")
         for i, url in enumerate(self.urls):
             try:
                 SyncerAddress.parse(url)
@@ -280,6 +286,12 @@ class RunConfig:
                 f"{len(names)} {what}, but num_learners is {self.protocol.num_learners}",
                 where="run.num_learners",
                 fix=f"use {len(names)}, or leave it out",
+            )
+        if self.syncer.shards > self.protocol.num_fragments:
+            raise SettingError(
+                f"is {self.syncer.shards}, but the run has {self.protocol.num_fragments} fragments",
+                where="syncer.shards",
+                fix=f"use {self.protocol.num_fragments} or fewer, or raise run.num_fragments",
             )
         spare = (f"learner-{i}" for i in range(2 * self.protocol.num_learners))
         unnamed = (name for name in spare if name not in names)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
 
-from gruppetto.errors import ProtocolError, StateError
+from gruppetto.errors import ProtocolError, SettingError, StateError
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
@@ -33,6 +33,7 @@ from gruppetto.runtime.security.porter import Porter, Shown
 from gruppetto.runtime.security.strangers import KNOWN, Strangers
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, Room, SyncerService
+from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
 from gruppetto.runtime.steps import outgoing
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
@@ -134,6 +135,8 @@ class HttpServer:
                 web.get(r"/v1/fragment/{fragment:\d{1,9}}", self._fragment),
                 web.get("/v1/status", self._status),
                 web.get("/v1/model", self._model),
+                web.get(DIRECTORY_PATH, self._directory),
+                web.put(DIRECTORY_PATH, self._announcement),
                 web.post(CHECKPOINT_PATH, self._take_checkpoint),
                 web.get(CHECKPOINT_PATH, self._checkpoint),
             ]
@@ -478,6 +481,25 @@ class HttpServer:
         except OSError:
             pass  # the reader has gone
         return response
+
+    # ── shards ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _directory(self, request: web.Request) -> web.StreamResponse:
+        body = msgspec.json.encode(self._service.directory.map())
+        return web.Response(body=body, content_type="application/json")
+
+    async def _announcement(self, request: web.Request) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                data = await request.content.readexactly(min(_content_length(request), MAX_MAP_BYTES))
+        except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
+            raise ProtocolError("the announcement was cut short") from None
+        try:
+            self._service.hear_of(decode_place(data), request.remote or "")
+        except SettingError as wrong:
+            self._complain(request, "announcement", str(wrong))
+            return web.Response(status=409, text=f"{wrong}\n")
+        return await self._directory(request)
 
     # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────
 
