@@ -71,7 +71,7 @@ class Announcer:
             url = address.url(DIRECTORY_PATH)
             try:
                 async with self._session.put(url, data=msgspec.json.encode(place)) as reply:
-                    said = await reply.content.read(MAX_MAP_BYTES)
+                    said = await reply.read() if (reply.content_length or 0) <= MAX_MAP_BYTES else b""
             except (aiohttp.ClientError, OSError, TimeoutError):
                 continue
             text = said.decode("utf-8", "replace").strip().partition("\n")[0][:1000]
