@@ -251,13 +251,17 @@ class Learner(LearnerView):
             super().__init__(core, self._follow.client)
             return
         lead = None if self._ranks is None else Lead(self._ranks, core)
-        self._link: dict[str, Any] = {"token": token, "tls": tls, "stall_s": stall_s, "library": __version__}
-        client = LearnerClient(
+
+        def dials(*what: Any, **how: Any) -> LearnerClient:
+            """Closed over the token, which shows in no repr."""
+            return LearnerClient(*what, token=token, tls=tls, stall_s=stall_s, library=__version__, **how)
+
+        self._dials = dials
+        client = dials(
             core,
             self._holdings,
             flat.layout,
             book,
-            **self._link,
             donates=donates,
             has_own=self._checkpoints is not None and self._checkpoints.any(),
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
@@ -337,14 +341,8 @@ class Learner(LearnerView):
         core = LearnerCore(LearnerId(self.name), session=self._core.session, layout_hash=self._layout_hash)
         core.run_id = first.shards.run_id
         holdings = Holdings(model)
-        client = LearnerClient(
-            core,
-            holdings,
-            model.layout,
-            ShardBook(first.shards, number),
-            beside=Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed),
-            **self._link,
-        )
+        beside = Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed)
+        client = self._dials(core, holdings, model.layout, ShardBook(first.shards, number), beside=beside)
         return Hands(core, client, holdings, None)
 
     def _say_what_overwriting_costs(self) -> None:
