@@ -11,6 +11,7 @@ from gruppetto.config import load_run
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.launch.ask import GlobalModel
 from gruppetto.launch.ask_shards import assembled, shard_lines, with_shards
+from gruppetto.launch.engine import ThisMachine
 from gruppetto.launch.routes import PlainRoutes
 from gruppetto.launch.shards import AllSyncers
 from gruppetto.runtime.tensorfile import tensors_header
@@ -18,14 +19,23 @@ from gruppetto.runtime.tensorfile import tensors_header
 
 def test_every_shard_has_a_state_and_seats_of_its_own(tmp_path):
     config = load_run(overrides={"syncer.shards": 2, "launch.standby": True})
-    syncers = AllSyncers(config, tmp_path, PlainRoutes())
+    syncers = AllSyncers(config, tmp_path, PlainRoutes(), ThisMachine())
     assert [seat.name for seat in syncers.seats] == ["syncer", "standby", "syncer-2", "standby-2"]
     assert [seat.role for seat in syncers.seats] == ["syncer", "standby", "syncer-2", "standby-2"]
     assert [shard.state for shard in syncers.shards] == [tmp_path / "syncer", tmp_path / "syncer-2"]
     assert len({seat.url for seat in syncers.seats}) == 4
     assert syncers.ask() is None and list(syncers.children()) == []
-    alone = AllSyncers(replace(config, syncer=replace(config.syncer, shards=1)), tmp_path, PlainRoutes())
+    alone = AllSyncers(replace(config, syncer=replace(config.syncer, shards=1)), tmp_path, PlainRoutes(), ThisMachine())
     assert [seat.name for seat in alone.seats] == ["syncer", "standby"]
+
+
+class Elsewhere(ThisMachine):
+    host = "10.0.0.1"
+
+
+def test_an_engine_places_no_shards(tmp_path):
+    with pytest.raises(SettingError, match=r"syncer\.shards: is 2, and an engine places one syncer; use 1, or"):
+        AllSyncers(load_run(overrides={"syncer.shards": 2}), tmp_path, PlainRoutes(), Elsewhere())
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from gruppetto.launch.ask_shards import assembled
 from gruppetto.numerics.deal import Shard
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import Fixed
 from gruppetto.runtime.setting import SyncerSetting
-from gruppetto.runtime.shard_map import FRESH_S, Place, ShardDirectory, decode_map, decode_place, plan_of
+from gruppetto.runtime.shard_books import ShardBook, Shards
+from gruppetto.runtime.shard_map import FRESH_S, Place, ShardDirectory, ShardMap, decode_map, decode_place, plan_of
 
 SIZES = (60, 33, 17, 9, 9, 5)
 PROTOCOL = {"num_learners": 2, "min_quorum": 2, "num_fragments": 6, "sync_period": 6, "overlap_steps": 1}
@@ -226,3 +229,12 @@ def test_what_is_no_place_and_no_map_is_refused(data):
 def test_all_shards_but_the_first_know_where_it_is(number, address):
     with pytest.raises(SettingError, match=r"syncer.directory"):
         SyncerSetting(state="state", shard=Shard(number=number, of=2), directory=address)
+
+
+def test_a_book_that_leads_to_the_first_shard_goes_on_doing_so():
+    here, there, third = (SyncerAddress.parse(f"http://{host}:1") for host in ("here", "there", "third"))
+    told = ShardMap(run_id="tour", shards=2, addresses={1: str(here), 2: str(there)})
+    by_the_first = Shards(told, Fixed(here, third))
+    assert by_the_first.addresses(1) == (here, third), "its standbys"
+    assert by_the_first.addresses(2) == ShardBook(by_the_first, 2).addresses() == (there,)
+    assert Shards(told, Fixed(there)).addresses(1) == (here,)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from gruppetto.attach.beginning import Beginning
 from gruppetto.attach.conduct import Conduct, Report
@@ -54,8 +54,8 @@ class Comings(Keeping):
     _connect_timeout_s: float | None
     _rewarm_steps: int
     _trainable_only: bool
-    _link: dict[str, Any]
-    """How any syncer of the run is spoken to."""
+    _dials: Callable[..., LearnerClient]
+    """Makes what speaks to a syncer of the run."""
 
     @property
     def _word(self) -> Word | None:
@@ -99,14 +99,8 @@ class Comings(Keeping):
         core = LearnerCore(LearnerId(self.name), session=self._core.session, layout_hash=self._layout_hash)
         core.run_id = first.shards.run_id
         holdings = Holdings(model)
-        client = LearnerClient(
-            core,
-            holdings,
-            model.layout,
-            ShardBook(first.shards, number),
-            beside=Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed),
-            **self._link,
-        )
+        beside = Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed)
+        client = self._dials(core, holdings, model.layout, ShardBook(first.shards, number), beside=beside)
         return Hands(core, client, holdings, None)
 
     def _say_what_overwriting_costs(self) -> None:

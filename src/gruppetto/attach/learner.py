@@ -259,13 +259,17 @@ class Learner(Comings):
             super().__init__(core, self._follow.client)
             return
         lead = None if self._ranks is None else Lead(self._ranks, core)
-        self._link: dict[str, Any] = {"token": token, "tls": tls, "stall_s": stall_s, "library": __version__}
-        client = LearnerClient(
+
+        def dials(*what: Any, **how: Any) -> LearnerClient:
+            """Closed over the token, which shows in no repr."""
+            return LearnerClient(*what, token=token, tls=tls, stall_s=stall_s, library=__version__, **how)
+
+        self._dials = dials
+        client = dials(
             core,
             self._holdings,
             flat.layout,
             book,
-            **self._link,
             donates=donates,
             has_own=self._checkpoints is not None and self._checkpoints.any(),
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))

@@ -13,6 +13,8 @@ import msgspec
 from gruppetto.errors import AddressError, ProtocolError, SettingError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.security.fresh import client_context
+from gruppetto.runtime.security.places import CA
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shard_map import (
     ANNOUNCE_S,
@@ -39,22 +41,33 @@ class Announcer:
     def __init__(self, setting: SyncerSetting, complaints: Complaints | None = None) -> None:
         self._addresses = SyncerAddress.parse_all(setting.directory)
         self._headers = {} if setting.token is None else {"Authorization": f"Bearer {setting.token}"}
-        self._cert = setting.tls_cert
+        self._setting = setting
         self._complaints = Complaints(_log) if complaints is None else complaints
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Announcer:
         tls: ssl.SSLContext | bool = True
         if any(address.secure for address in self._addresses):
-            tls = ssl.create_default_context()
-            if self._cert is not None:  # shards that share one certificate trust each other by it
-                tls.load_verify_locations(self._cert)
+            tls = self._context()
         self._session = aiohttp.ClientSession(
             headers=self._headers,
             connector=aiohttp.TCPConnector(ssl=tls),
             timeout=aiohttp.ClientTimeout(total=ASK_S),
         )
         return self
+
+    def _context(self) -> ssl.SSLContext:
+        """All shards of a run have one directory of certificates, or share one certificate and trust each other by it.
+
+        Raises :class:`SettingError`."""
+        setting = self._setting
+        if setting.identities is not None:
+            papers = setting.identities / "syncer.pem", setting.identities / "syncer.key"
+            return client_context(setting.identities / CA, *papers)
+        tls = ssl.create_default_context()
+        if setting.tls_cert is not None:
+            tls.load_verify_locations(setting.tls_cert)
+        return tls
 
     async def __aexit__(self, *_: object) -> None:
         assert self._session is not None
@@ -71,7 +84,7 @@ class Announcer:
             url = address.url(DIRECTORY_PATH)
             try:
                 async with self._session.put(url, data=msgspec.json.encode(place)) as reply:
-                    said = await reply.content.read(MAX_MAP_BYTES)
+                    said = await reply.read() if (reply.content_length or 0) <= MAX_MAP_BYTES else b""
             except (aiohttp.ClientError, OSError, TimeoutError):
                 continue
             text = said.decode("utf-8", "replace").strip().partition("\n")[0][:1000]
@@ -81,7 +94,11 @@ class Announcer:
                 case 409:
                     raise SettingError(text.removeprefix(f"shard {place.shard}: "), where=f"shard {place.shard}")
                 case 401:
-                    raise AddressError("wants another token", where=str(address), fix="give all shards one token")
+                    raise AddressError(
+                        "wants other papers", where=str(address), fix="give all shards one token, or one --certs"
+                    )
+                case 403:
+                    raise AddressError(f"refuses ({text})", where=str(address), fix="give all shards one --certs")
                 case 404 | 405:
                     raise AddressError(
                         "is no first shard", where=str(address), fix="start the first shard there, with --shard 1/S"

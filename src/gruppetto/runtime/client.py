@@ -418,7 +418,7 @@ class LearnerClient:
             await self.donations.close()
         with self.news:
             self.core.donates_at, self.donations = "", None
-            self.shards = Shards(told, self.addresses)
+            self.shards = Shards(told, self._book)
             self.shard, self._book = self.shards.shard(1), ShardBook(self.shards, 1)
             self.addresses = self._book.addresses()
             self._http.address = self.addresses[0]

@@ -182,10 +182,11 @@ class HttpSyncer:
                 asyncio.timeout(self._dial_s),
                 self._http.get(where.url(DIRECTORY_PATH)) as reply,
             ):
-                data = await reply.content.read(MAX_MAP_BYTES)
                 if reply.status >= 500:
                     raise ConnectionLost(f"{where} does not serve the run at this moment (HTTP {reply.status})")
-                return decode_map(data) if reply.status == 200 else None
+                if reply.status != 200 or (reply.content_length or 0) > MAX_MAP_BYTES:
+                    return None
+                return decode_map(await reply.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
             raise self._dial_trouble(wrong) from wrong
 

@@ -563,6 +563,8 @@ def _asked_for(request: web.Request) -> tuple[Deed, str]:
             return Deed.READ, "tensors"
         case "checkpoint":
             return Deed.MARK, "looks"
+        case "directory" if request.method != "GET":
+            return Deed.SERVE, "looks"
         case _:
             return Deed.LOOK, "looks"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from gruppetto.errors import GruppettoError
 from gruppetto.numerics.deal import Shard
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import AddressBook
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.shard_map import ShardMap
 
@@ -20,27 +20,28 @@ LOOK_S = 2.0
 class Shards:
     """The newest map that any shard has given; shared by all threads of a learner, replaced as a whole.
 
-    ``first``: the addresses by which the learner was told of the run. They stay good for the shard that they lead to.
+    ``book``: how the learner was told of the run. If that leads to the first shard, it goes on doing so: its standbys
+    may be in it, or it says where the first shard listens now.
     """
 
-    def __init__(self, told: ShardMap, first: Sequence[SyncerAddress]) -> None:
+    def __init__(self, told: ShardMap, book: AddressBook) -> None:
         self.run_id, self.of = told.run_id, told.shards
-        self._first = tuple(first)
+        self._book = book
         self._addresses = _parsed(told)
+        self._leads_to_the_first = self._addresses[1] in book.addresses()
 
     def shard(self, number: int) -> Shard:
         return Shard(number=number, of=self.of)
 
     def addresses(self, number: int) -> tuple[SyncerAddress, ...]:
-        """One or more, to be tried in turn. The first shard's standbys may be among those that the learner was told."""
-        known = self._addresses[number]
-        others = self._first if number == 1 and known in self._first else ()
-        return tuple(dict.fromkeys((known, *others)))
+        """One or more, to be tried in turn."""
+        told = self._book.addresses() if number == 1 and self._leads_to_the_first else ()
+        return tuple(dict.fromkeys((*told, self._addresses[number])))
 
     async def look(self, http: HttpSyncer, number: int) -> None:
         """A shard that has moved is found at those that have not. What nobody knows better stays."""
         others = [self._addresses[k] for k in sorted(self._addresses) if k != number]
-        for address in (*others, *self._first):
+        for address in dict.fromkeys((*others, *self._book.addresses())):
             try:
                 async with asyncio.timeout(LOOK_S):
                     told = await http.directory(address)
