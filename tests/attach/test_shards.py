@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import safetensors.torch
 import torch
 
 import gruppetto
+from gruppetto.errors import SettingError
 from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.numerics.deal import Shard
 
@@ -26,9 +28,10 @@ def steps(model, optimizer, learner, most=10_000):
         optimizer.zero_grad()
 
 
-def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer):
-    first = syncer(shard=Shard(of=2), **DIALS)
-    second = syncer(shard=Shard(number=2, of=2), directory=first.url, **DIALS)
+@pytest.mark.parametrize("downlink", ["fp32", "delta"])
+def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer, downlink):
+    first = syncer(shard=Shard(of=2), downlink=downlink, **DIALS)
+    second = syncer(shard=Shard(number=2, of=2), directory=first.url, downlink=downlink, **DIALS)
     model = toy()
     optimizer, learner = attach(model, second.url, name="rider")
     with learner:
@@ -54,3 +57,12 @@ def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_wei
     assert whole is not None and whole.round == 12
     for name, values in safetensors.torch.load(whole.content).items():
         assert torch.equal(values, dict(model.named_parameters())[name]), name
+
+
+def test_a_learner_of_several_ranks_is_refused_by_name(toy, syncer):
+    first = syncer(shard=Shard(of=2), **DIALS)
+    syncer(shard=Shard(number=2, of=2), directory=first.url, **DIALS)
+    _, learner = attach(toy(), first.url, name="many")
+    learner._client._leads = True  # what its ranks would make of it
+    with pytest.raises(SettingError, match=r"is served by 2 shards, and this learner has several ranks; serve the"):
+        learner.__enter__()
