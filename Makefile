@@ -54,6 +54,7 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/merge.py
 	@$(RUN) benchmarks/codecs.py
 	@$(RUN) benchmarks/round_trip.py
+	@$(RUN) benchmarks/shards.py
 	@$(RUN) benchmarks/persist.py
 	@$(RUN) benchmarks/attach_overhead.py
 	@$(RUN) benchmarks/simulator.py

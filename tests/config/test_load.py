@@ -72,6 +72,7 @@ CHANGED: dict[str, object] = {
     "syncer.lease_s": 3.0,
     "syncer.snapshots_kept": 5,
     "syncer.max_bytes_per_s": 1e8,
+    "syncer.shards": 2,
     "syncer.urls": ["https://host-a:7171", "https://host-b:7171"],
     "train.batch_size": 4,
     "train.eval_every_rounds": 10,

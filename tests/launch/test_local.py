@@ -178,7 +178,7 @@ def test_a_syncer_is_started_again_where_it_listened(run: _LocalRun, monkeypatch
     (command,) = commands
     assert command[command.index("--listen") + 1] == endpoint["url"].removeprefix("http://")
     assert "--standby" not in command
-    assert run._syncers.running
+    assert run._syncers.first.running
 
 
 def test_without_restarts_a_dead_syncer_ends_the_run(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ class Pair(_LocalRun):
     def in_charge(self, seat: Seat) -> None:
         """It writes down that it is, and it is asked how things stand."""
         assert seat.child is not None
-        epochs = self._syncers.state / "epochs"
+        epochs = self._syncers.first.state / "epochs"
         epochs.mkdir(parents=True, exist_ok=True)
         (epochs / f"{len(list(epochs.iterdir())) + 1:05}").touch()
         endpoint = {"url": self.url, "pid": seat.child.process.pid}
-        (self._syncers.state / "endpoint.json").write_text(json.dumps(endpoint), encoding="utf-8")
+        (self._syncers.first.state / "endpoint.json").write_text(json.dumps(endpoint), encoding="utf-8")
         self._ask()
 
     def kill(self, seat: Seat) -> None:
@@ -89,25 +89,25 @@ def test_the_second_one_waits_and_learners_are_told_of_both(pair: Pair) -> None:
     first, second = pair.commands
     assert "--standby" not in first and "--standby" in second
     listens = [command[command.index("--listen") + 1] for command in pair.commands]
-    assert pair._syncers.address == ",".join(f"http://{listen}" for listen in listens)
+    assert pair._syncers.first.address == ",".join(f"http://{listen}" for listen in listens)
     assert len(set(listens)) == 2
     assert {command[command.index("--trace") + 1] for command in pair.commands} == {str(pair.directory / "trace.jsonl")}
 
 
 def test_a_standby_is_waiting_once_it_says_so(pair: Pair) -> None:
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(one)
     assert pair.shown() == ("running", "starting")
-    pair._syncers.listen_for_standby()
+    pair._syncers.first.listen_for_standby()
     assert not two.waits  # nobody listens there yet
     two.url = pair.url
-    pair._syncers.listen_for_standby()
+    pair._syncers.first.listen_for_standby()
     assert pair.shown() == ("running", "waiting")
     assert not one.waits, "who is in charge is not asked"
 
 
 def test_it_is_said_where_the_page_is_and_that_nobody_answers(pair: Pair) -> None:
-    one, _ = pair._syncers.seats
+    one, _ = pair._syncers.first.seats
     assert pair._sight.page == ""
     pair._ask()
     pair._write_processes()
@@ -115,7 +115,7 @@ def test_it_is_said_where_the_page_is_and_that_nobody_answers(pair: Pair) -> Non
     pair.in_charge(one)
     pair._write_processes()
     assert (pair._sight.page, pair._sight.silent) == (f"{pair.url}/dashboard/", "")
-    where = pair._syncers.state / "endpoint.json"
+    where = pair._syncers.first.state / "endpoint.json"
     where.write_text(where.read_text(encoding="utf-8").replace(pair.url, "http://127.0.0.1:1"), encoding="utf-8")
     pair._ask()
     pair._write_processes()
@@ -126,13 +126,13 @@ def test_it_is_said_where_the_page_is_and_that_nobody_answers(pair: Pair) -> Non
 def test_the_dead_ones_place_is_taken_by_another_standby_after_a_pause(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(one)
     two.waits = True
     pair.kill(one)
     pair.after(0.0)
     assert "syncer died (SIGKILL): a standby is there; another one is started in 0.5 s" in caplog.text
-    assert pair._syncers.first is two
+    assert pair._syncers.first.first is two
     pair.in_charge(two)
     assert pair.shown() == ("running", "restarting in 1 s")
     pair.after(0.4)
@@ -140,19 +140,19 @@ def test_the_dead_ones_place_is_taken_by_another_standby_after_a_pause(
     pair.after(0.1)
     assert "--standby" in pair.commands[2]
     assert pair.commands[2][pair.commands[2].index("--listen") + 1] == one.listen
-    assert (pair._syncers.first, pair._syncers.other) == (two, one)
+    assert (pair._syncers.first.first, pair._syncers.first.other) == (two, one)
     # And back again: the roles have changed, the places have not.
     one.waits = True
     pair.kill(two)
     pair.after(0.0)
     pair.in_charge(one)
     pair.after(0.5)
-    assert "--standby" in pair.commands[3] and pair._syncers.first is one
-    assert [seat.role for seat in pair._syncers.seats] == ["syncer", "standby"]
+    assert "--standby" in pair.commands[3] and pair._syncers.first.first is one
+    assert [seat.role for seat in pair._syncers.first.seats] == ["syncer", "standby"]
 
 
 def test_a_standby_that_dies_is_replaced_and_nothing_else_happens(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(one)
     pair.kill(two)
     pair.after(0.0)
@@ -162,11 +162,11 @@ def test_a_standby_that_dies_is_replaced_and_nothing_else_happens(pair: Pair, ca
 
 
 def test_one_that_hangs_is_replaced_and_is_the_next_standby_when_it_has_found_out(pair: Pair) -> None:
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(one)
     two.waits = True
     pair.in_charge(two)  # the lease ran out; the first one lives
-    assert (pair._syncers.first, pair.shown()) == (two, ("running", "replaced"))
+    assert (pair._syncers.first.first, pair.shown()) == (two, ("running", "replaced"))
     assert one.child is not None
     one.child = start("syncer", ["-c", "raise SystemExit(3)"], pair.directory / "syncer.log", threads=1)
     one.child.process.wait()
@@ -177,7 +177,7 @@ def test_one_that_hangs_is_replaced_and_is_the_next_standby_when_it_has_found_ou
 
 def test_who_loses_the_race_at_the_start_is_the_next_standby(pair: Pair) -> None:
     """It is refused as a user's mistake would be, which is not repeated otherwise."""
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(two)
     one.child = start("syncer", ["-c", "raise SystemExit(2)"], pair.directory / "syncer.log", threads=1)
     one.child.process.wait()
@@ -188,7 +188,7 @@ def test_who_loses_the_race_at_the_start_is_the_next_standby(pair: Pair) -> None
 
 def test_when_both_are_dead_the_next_one_takes_over_from_nobody(pair: Pair) -> None:
     """A first syncer beside one that has just taken over would be refused, so nobody is started as one any more."""
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(one)
     pair.kill(one)
     pair.kill(two)
@@ -198,14 +198,14 @@ def test_when_both_are_dead_the_next_one_takes_over_from_nobody(pair: Pair) -> N
 
 
 def test_before_a_run_has_begun_its_first_syncer_is_started_as_one(pair: Pair) -> None:
-    pair.kill(pair._syncers.seats[0])
+    pair.kill(pair._syncers.first.seats[0])
     pair.after(0.0)
     pair.after(0.5)
     assert "--standby" not in pair.commands[2]
 
 
 def test_a_finished_run_wants_no_new_standby_but_one_who_serves(pair: Pair) -> None:
-    one, two = pair._syncers.seats
+    one, two = pair._syncers.first.seats
     pair.in_charge(one)
     pair._sight.status = {**STATUS, "phase": "finished"}
     pair.kill(two)

@@ -72,3 +72,14 @@ def test_a_death_and_its_recovery_are_one_sentence() -> None:
 
 def test_without_a_death_there_is_nothing_to_say() -> None:
     assert about_deaths({"deaths": [], "lost_fragment_tokens": {}}) == []
+
+
+def test_a_shard_costs_only_its_own_fragments() -> None:
+    deaths = [{"process": "syncer-2", "cause": "SIGKILL", "t": 3.0, "round": 7, "merged_again_s": None}]
+    report = {"deaths": deaths, "lost_fragment_tokens": {}, "learners": {}}
+    (line,) = about_deaths(report)
+    assert line.startswith(
+        "syncer-2 died (SIGKILL) 3.0 s into the run, at round 7; only its own fragments waited for it"
+    )
+    report["learners"] = {"syncer-2": {}}
+    assert "it was not merged again" in about_deaths(report)[0], "a learner may be called so"

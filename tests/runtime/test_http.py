@@ -440,7 +440,7 @@ def test_nonsense_on_the_control_connection_closes_it_with_the_reason(tmp_path):
                 (lambda s: s.send_bytes(encode_frame(HelloFrame.of(hello, LAYOUT))), "the Hello says wrong"),
                 (
                     lambda s: s.send_bytes(encode_frame(HelloFrame(hello=hello, layout=(), wire=9))),
-                    "the learner speaks wire version 9, this syncer 2; upgrade Gruppetto at the syncer",
+                    "the learner speaks wire version 9, this syncer 3; upgrade Gruppetto at the syncer",
                 ),
             ):
                 code, said = await first(peer, send)
@@ -636,6 +636,7 @@ def test_every_endpoint_of_the_wire_is_served():
             method, path = line.strip("`").split("``")[0].split()
             assert (method, path.split("?")[0]) in found
     assert len(found) == 11
+    assert len(found) == 12
 
 
 def test_a_control_connection_that_swallows_everything_is_found_out_whatever_heartbeats_say(tmp_path):

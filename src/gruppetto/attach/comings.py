@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,16 +12,23 @@ from gruppetto.attach.conduct import Conduct, Report
 from gruppetto.attach.entering import Entering
 from gruppetto.attach.follow import Follow
 from gruppetto.attach.hands import Hands
+from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks
 from gruppetto.attach.keeping import Keeping
+from gruppetto.attach.meeting import SEED_PATIENCE_S, Meeting
 from gruppetto.attach.notice import Notice
 from gruppetto.attach.parting import finish, part
 from gruppetto.attach.rewarm import Rewarm
+from gruppetto.attach.sharding import FlatModel
 from gruppetto.errors import LayoutError
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import StepStarted
+from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.overwriting import overwriting_notice
+from gruppetto.protocol.units import LearnerId
+from gruppetto.runtime.client import Beside, LearnerClient
 from gruppetto.runtime.orders import Begin, Word
+from gruppetto.runtime.shard_books import ShardBook
 
 __all__ = ["Comings"]
 
@@ -45,6 +53,9 @@ class Comings(Keeping):
     _quiet: bool
     _connect_timeout_s: float | None
     _rewarm_steps: int
+    _trainable_only: bool
+    _dials: Callable[..., LearnerClient]
+    """Makes what speaks to a syncer of the run."""
 
     @property
     def _word(self) -> Word | None:
@@ -65,6 +76,7 @@ class Comings(Keeping):
             leaves=self._notice.look,
             rewarms=self._rewarms,
             notes=self._note_beginning,
+            meets=Meeting(self._hands, self._hands_for),
         ).wait()
         if not ready:
             self._leave_on_notice()
@@ -73,6 +85,23 @@ class Comings(Keeping):
         with self._client.news:
             self._hands.feed(StepStarted())
         return True
+
+    def _hands_for(self, number: int) -> Hands:
+        """For another shard of the run: the same life of the same learner, over fragments of its own."""
+        first, began_s = self._hands.client, self._hands.client.clock.now()
+        assert first.shards is not None
+
+        def may_seed() -> bool:
+            given = first.welcome is not None and first.welcome.welcome.seed
+            return given or first.clock.now() - began_s > SEED_PATIENCE_S
+
+        model = FlatModel(self._model, trainable_only=self._trainable_only)
+        core = LearnerCore(LearnerId(self.name), session=self._core.session, layout_hash=self._layout_hash)
+        core.run_id = first.shards.run_id
+        holdings = Holdings(model)
+        beside = Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed)
+        client = self._dials(core, holdings, model.layout, ShardBook(first.shards, number), beside=beside)
+        return Hands(core, client, holdings, None)
 
     def _say_what_overwriting_costs(self) -> None:
         """The Welcome does not tell τ; what is usual is near enough for a warning."""
@@ -130,6 +159,8 @@ class Comings(Keeping):
         with ExitStack() as backwards:
             if self._ranks is not None:
                 backwards.callback(self._ranks.close)
+            for other in self._shards_of_the_run[1:]:
+                backwards.callback(other.client.close, timeout_s)
             backwards.callback(self._client.close, timeout_s)
             if self._follow is not None:
                 backwards.callback(self._follow.close)

@@ -25,7 +25,8 @@ class Entering:
     """One waiting, for the training thread of rank 0 or of a learner that has no others.
 
     ``give_up_s`` None: never; ``says``: on standard error, what it waits for; ``leaves``: it has had notice.
-    ``rewarms`` is called when it begins with a fresh optimizer, ``notes`` with where its state is from.
+    ``rewarms`` is called when it begins with a fresh optimizer, ``notes`` with where its state is from, ``meets`` again
+    and again, with the lock held: other shards of the run may have become known. It raises what makes them unusable.
     """
 
     def __init__(
@@ -39,10 +40,11 @@ class Entering:
         leaves: Callable[[], bool],
         rewarms: Callable[[], None],
         notes: Callable[[RecoveryNote], None],
+        meets: Callable[[], None] = lambda: None,
     ) -> None:
         self._hands, self._conduct, self._beginning = hands, conduct, beginning
         self._give_up_s, self._says, self._leaves, self._rewarms = give_up_s, says, leaves, rewarms
-        self._notes = notes
+        self._notes, self._meets = notes, meets
         self._began = hands.client.clock.now()
         self._said = ""
 
@@ -51,27 +53,31 @@ class Entering:
         client, conduct = self._hands.client, self._conduct
         while not self._leaves():
             with client.news:
+                self._meets()
                 report = conduct.meet()
                 if not report.stays or not report.loops:
                     conduct.release(again=lambda: True)
                     return False
-                if client.failure is not None:
-                    conduct.release(ends=Ends(failure=str(client.failure)))
-                    raise client.failure
-                seeds = client.seed_wanted
+                failure = self._hands.failure
+                if failure is not None:
+                    conduct.release(ends=Ends(failure=str(failure)))
+                    raise failure
+                asked = [each for each in self._hands.everybody if each.client.seed_wanted]
+                seeds = bool(asked)
                 if seeds:
-                    client.seed_wanted = False
+                    for each in asked:
+                        each.client.seed_wanted = False
                     self._hands.holdings.model.check_finite()
                     conduct.order(Seed())
                 held = conduct.release(
-                    *([Boundary()] if self._hands.core.wants_boundary else []),
+                    *([Boundary()] if self._hands.wants_boundary else []),
                     again=lambda seeds=seeds: seeds or not self._ready,  # type: ignore[misc]
                 )
                 if not held:
                     return True
-                if seeds:
-                    self._seed()
-                find, what = client.find, client.waiting_for
+                for each in asked:
+                    self._seed(each)
+                find, what = client.find, self._waiting_for
                 brief = what.partition(",")[0]  # the same with other figures is no news
                 if brief == self._said and find is None:
                     client.news.wait(min(conduct.poll_s, self._left_s()))
@@ -86,7 +92,11 @@ class Entering:
 
     @property
     def _ready(self) -> bool:
-        return self._hands.core.ready and self._hands.core.linked
+        return all(each.core.ready and each.core.linked for each in self._hands.everybody)
+
+    @property
+    def _waiting_for(self) -> str:
+        return next((what for each in self._hands.everybody if (what := each.client.waiting_for)), "")
 
     def _left_s(self) -> float:
         if self._give_up_s is None:
@@ -98,9 +108,8 @@ class Entering:
             print(f"{self._hands.core.learner}: waiting for {what}", file=sys.stderr, flush=True)
         self._said = brief
 
-    def _seed(self) -> None:
+    def _seed(self, hands: Hands) -> None:
         """The run has no weights yet, and is to begin with this learner's."""
-        hands = self._hands
         for p in range(len(hands.core.fragments)):
             fragment = Fragment(p)
             hands.client.backlog.seed(SeedPart(fragment=fragment, theta=hands.holdings.seed_part(fragment)))

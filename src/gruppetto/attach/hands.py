@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from gruppetto.attach.holdings import Holdings
+from gruppetto.errors import GruppettoError
 from gruppetto.protocol.actions import Apply, LearnerAction, SaveState, TakeSnapshot
-from gruppetto.protocol.events import LearnerEvent, StateSaved
+from gruppetto.protocol.events import Boundary, LearnerEvent, Leaving, StateSaved, StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.state import LearnerState
 from gruppetto.runtime.client import LearnerClient
@@ -40,10 +41,50 @@ class Hands:
         self.saving = 0
         """Parts that are on their way to the disk."""
         self._save = save
+        self.beside: tuple[Hands, ...] = ()
+        """Those of the cores for the other shards of the run, if several serve it: each has its own rounds."""
+
+    @property
+    def everybody(self) -> tuple[Hands, ...]:
+        """These, and those for the other shards."""
+        return (self, *self.beside)
 
     def feed(self, event: LearnerEvent) -> None:
-        """Take one event to the core and carry out what it decides."""
+        """Take one event to the core and carry out what it decides; of what the loop does, all shards' cores hear."""
         self.carry_out(self.decide(event))
+        if isinstance(event, StepStarted | StepDone | Boundary | Leaving):
+            for other in self.beside:
+                other.feed(event)
+
+    @property
+    def wants_boundary(self) -> bool:
+        """There is something to do at the next boundary."""
+        return any(each.core.wants_boundary for each in self.everybody)
+
+    @property
+    def finished(self) -> bool:
+        """All shards have reached the last round."""
+        return all(each.core.finished for each in self.everybody)
+
+    @property
+    def newest_round(self) -> int:
+        """The newest round of any shard. One that was away is behind, and holds nobody up."""
+        return max(each.core.newest_round for each in self.everybody)
+
+    @property
+    def run_ahead(self) -> int:
+        """Steps past the newest round of the shard that is furthest: a dead one stops nobody."""
+        return min(each.core.run_ahead for each in self.everybody)
+
+    @property
+    def failure(self) -> GruppettoError | None:
+        """Of any of the links."""
+        return next((each.client.failure for each in self.everybody if each.client.failure is not None), None)
+
+    def before_write(self) -> None:
+        """The optimizer is about to write to the parameters."""
+        for each in self.everybody:
+            each.holdings.before_write()
 
     def decide(self, event: LearnerEvent) -> list[LearnerAction]:
         """Take one event to the core; what comes of it is to be carried out before anything else happens."""

@@ -248,6 +248,11 @@ class Holdings:
             self.model.unpack(bases, fragment, lease.values)
         return self.model.to_global(bases)
 
+    def add_bases(self, bases: Mapping[str, Tensor]) -> None:
+        """Put what this shard's fragments hold into a whole that :meth:`bases_by_name` of another has given."""
+        for fragment, lease in self._bases.items():
+            self.model.unpack(bases, fragment, lease.values)
+
     def rests_by_name(self) -> dict[str, Tensor]:
         """A copy of what is owed, likewise; nothing at all if nothing is, or if it is owed by many ranks: each knows
         what it supplies, and other ranks would supply something else."""

@@ -70,11 +70,14 @@ class Keeping(Telling):
         number of ranks has saved, another can load.
         """
         with self._client.news:
+            bases = self._holdings.bases_by_name()
+            for other in self._shards_of_the_run[1:]:
+                other.holdings.add_bases(bases)
             return to_state_dict(
                 self._state(),
                 layout_hash=self._layout_hash,
                 cut_hash=self._holdings.cut_hash,
-                bases=self._holdings.bases_by_name(),
+                bases=bases,
                 rests=self._holdings.rests_by_name(),
             )
 

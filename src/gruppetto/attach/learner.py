@@ -222,7 +222,7 @@ class Learner(Comings):
             self.name, session = come_together(
                 self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves
             )
-        self._layout_hash = flat.layout.layout_hash
+        self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
@@ -263,15 +263,17 @@ class Learner(Comings):
             super().__init__(core, self._follow.client)
             return
         lead = None if self._ranks is None else Lead(self._ranks, core)
-        client = LearnerClient(
+
+        def dials(*what: Any, **how: Any) -> LearnerClient:
+            """Closed over the token, which shows in no repr."""
+            return LearnerClient(*what, token=token, tls=tls, stall_s=stall_s, library=__version__, **how)
+
+        self._dials = dials
+        client = dials(
             core,
             self._holdings,
             flat.layout,
             book,
-            token=token,
-            tls=tls,
-            stall_s=stall_s,
-            library=__version__,
             donates=donates,
             has_own=self._checkpoints is not None and self._checkpoints.any(),
             fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
@@ -425,13 +427,16 @@ class Learner(Comings):
             self._evaluated = True
         elif self._fresh:
             self._fresh = False
-            core = self._core
-            if self._evaluated or core.newest_round >= core.clock:
+            overtaken = any(each.core.newest_round >= each.core.clock for each in self._hands.everybody)
+            if self._evaluated or overtaken:
                 with self._client.news:
                     self._hands.feed(StepStarted(anew=self._evaluated))
 
     def _before_step(self) -> None:
-        self._holdings.before_write()
+        if self._follow is None:
+            self._hands.before_write()
+        else:
+            self._holdings.before_write()
         if self._giving is not None:
             self._giving.before_write()
         if self._rewarm is not None:
@@ -439,14 +444,13 @@ class Learner(Comings):
 
     def _complain(self) -> None:
         """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""
-        failure = self._client.failure
+        failure = self._hands.failure
         if self._strict and not self.finished:
             if failure is not None:
                 raise failure
-            if not self._core.linked:
-                raise ConnectionLost(
-                    f"{self._hands.client.trouble or self.waiting_for}; start this learner again later"
-                )
+            lost = next((each.client for each in self._hands.everybody if not each.core.linked), None)
+            if lost is not None:
+                raise ConnectionLost(f"{lost.trouble or lost.waiting_for}; start this learner again later")
         if failure is not None and not self._said_failure:
             self._said_failure = True
             log.warning("%s; training goes on alone", failure)

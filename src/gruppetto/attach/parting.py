@@ -33,50 +33,64 @@ def part(hands: Hands, conduct: Conduct, *, within_s: float) -> None:
     client, core = hands.client, hands.core
     deadline = client.clock.now() + within_s
     with client.news:
-        work = core.work
+        work = sum(each.core.work for each in hands.everybody)
         conduct.meet()
         conduct.release(Leaving(), again=lambda: True)
         over = False
         while not over:
             report = conduct.meet()
             left_s = deadline - client.clock.now()
-            waits = client.backlog.uploads or not report.idle
-            waits = waits or (not core.linked and sum(client.given.values()) < work)
-            over = not waits or left_s <= 0 or client.failure is not None or core.finished
+            waits = any(each.client.backlog.uploads for each in hands.everybody) or not report.idle
+            cut_off = not all(each.core.linked for each in hands.everybody)
+            waits = waits or (cut_off and given_by(hands) < work)
+            over = not waits or left_s <= 0 or hands.failure is not None or hands.finished
             conduct.release(again=(lambda: False) if over else (lambda: True), ends=Ends(parted=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, left_s))
-        given = sum(client.given.values())
-    client.close(GOODBYE_S)
+        given = given_by(hands)
+    for each in hands.everybody:
+        each.client.close(GOODBYE_S)
     log.warning(
         "%s left on notice at round %d: %s fragment-tokens of %d fragments were given, %s discarded",
         core.learner,
         core.newest_round,
         f"{given:,}",
-        len(client.given),
+        sum(len(each.client.given) for each in hands.everybody),
         f"{max(0, work - given):,}",
     )
 
 
+def given_by(hands: Hands) -> int:
+    """Tokens of the contributions that were taken ahead of their round, by all shards."""
+    return sum(sum(each.client.given.values()) for each in hands.everybody)
+
+
 def finish(hands: Hands, conduct: Conduct, *, finished: bool) -> None:
     """Say what is left to say; take the last weights, if the run has ``finished``."""
-    client, core = hands.client, hands.core
+    client = hands.client
     deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
     with client.news:
         over = False
         while not over:
             report = conduct.meet(loops=False)
-            if finished and core.wants_boundary:
+            if finished and hands.wants_boundary:
                 conduct.release(Boundary(), again=lambda: True)
                 report = conduct.meet(loops=False)
-            waits = hands.saving or client.backlog.uploads or not report.idle
-            waits = waits or (finished and (client.backlog.downloads or not report.settled or core.wants_boundary))
-            over = not waits or not core.linked or client.clock.now() >= deadline
+            linked = [each for each in hands.everybody if each.core.linked]
+            waits = any(each.saving or each.client.backlog.uploads for each in linked) or not report.idle
+            waits = waits or (finished and (not report.settled or any(map(_expects, linked))))
+            over = not waits or not linked or client.clock.now() >= deadline
             if over and finished:
                 conduct.order(PutBases())
-                hands.holdings.put_bases()
+                for each in hands.everybody:
+                    each.holdings.put_bases()
             conduct.release(again=(lambda: False) if over else (lambda: True), ends=Ends(closing=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, max(0.0, deadline - client.clock.now())))
-        if finished and core.linked and client.backlog.downloads:
+        if finished and any(each.core.linked and each.client.backlog.downloads for each in hands.everybody):
             log.warning("left without the last weights: they had not come after %g s", FINAL_WEIGHTS_S)
+
+
+def _expects(hands: Hands) -> bool:
+    """Weights are on their way to it, or wait to be applied."""
+    return bool(hands.client.backlog.downloads) or hands.core.wants_boundary

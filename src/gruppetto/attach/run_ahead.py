@@ -27,13 +27,13 @@ class RunAhead:
     @property
     def is_too_far(self) -> bool:
         """It is to wait before the next step. A syncer that is not heard of is not waited for again."""
-        core, most = self._hands.core, self._most
-        return most is not None and core.run_ahead > most and self._deaf_since_round != core.newest_round
+        hands, most = self._hands, self._most
+        return most is not None and hands.run_ahead > most and self._deaf_since_round != hands.newest_round
 
     def wait(self) -> Report:
         """Until rounds have closed and their weights have come. How the learner stands then: if a rank is to leave, or
         has left its loop, the others still wait for what comes of that."""
-        client, core, conduct, most = self._hands.client, self._hands.core, self._conduct, self._most
+        hands, client, conduct, most = self._hands, self._hands.client, self._conduct, self._most
         assert most is not None
         began = client.clock.now()
         deadline = began + self._timeout_s
@@ -46,15 +46,17 @@ class RunAhead:
                 gives_up = left_s <= 0
 
                 def goes_no_further(report: Report = report, leaves: bool = leaves, gives_up: bool = gives_up) -> bool:
-                    behind = core.run_ahead > most or bool(client.backlog.downloads) or not report.settled
-                    return leaves or (behind and not gives_up and not core.finished and client.failure is None)
+                    coming = any(each.client.backlog.downloads for each in hands.everybody)
+                    behind = hands.run_ahead > most or coming or not report.settled
+                    return leaves or (behind and not gives_up and not hands.finished and hands.failure is None)
 
-                held = conduct.release(*([Boundary()] if core.wants_boundary else []), again=goes_no_further)
+                held = conduct.release(*([Boundary()] if hands.wants_boundary else []), again=goes_no_further)
                 if leaves or not held:
                     break
                 client.news.wait(min(conduct.poll_s, left_s))
             if left_s <= 0:
-                self._deaf_since_round = core.newest_round
-                log.warning("%s: no round has closed in %g s; trains on without waiting", core.learner, self._timeout_s)
+                self._deaf_since_round = hands.newest_round
+                text = "%s: no round has closed in %g s; trains on without waiting"
+                log.warning(text, hands.core.learner, self._timeout_s)
         self.waited_s += client.clock.now() - began
         return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from gruppetto.attach.hands import Hands
@@ -48,10 +49,20 @@ class LearnerView:
         return None
 
     @property
+    def _shards_of_the_run(self) -> tuple[Hands, ...]:
+        """What this learner has for each shard, the first one's first; of many ranks, rank 0 alone has any."""
+        return () if self._clocked is None else self._clocked.everybody
+
+    @property
     def round(self) -> int:
-        """The newest round observed. Index learning-rate schedules by it, so that unequal learners anneal together."""
+        """The newest round observed. Index learning-rate schedules by it, so that unequal learners anneal together.
+
+        Where several syncers serve the run, that of the one that is furthest: one that was away is behind for good, and
+        is no reason to anneal later."""
         word = self._word
-        return self._core.newest_round if word is None else word.state.newest_round
+        if word is not None:
+            return word.state.newest_round
+        return max((each.core.newest_round for each in self._shards_of_the_run), default=self._core.newest_round)
 
     @property
     def rounds(self) -> int | None:
@@ -75,8 +86,9 @@ class LearnerView:
         word = self._word
         if word is not None:
             return word.finished or (word.refusal is not None and word.refusal[0] == RefusalReason.FINISHED.value)
-        failure = self._client.failure
-        return self._core.finished or (isinstance(failure, Refused) and failure.reason == RefusalReason.FINISHED.value)
+        if self._clocked is None:
+            return _has_finished(self._core, self._client)
+        return all(_has_finished(each.core, each.client) for each in self._shards_of_the_run)
 
     @property
     def refusal(self) -> Refused | None:
@@ -85,7 +97,7 @@ class LearnerView:
         word = self._word
         if word is not None:
             return None if word.refusal is None or self.finished else Refused(*word.refusal)
-        failure = self._client.failure
+        failure = self._client.failure if self._clocked is None else self._clocked.failure
         return failure if isinstance(failure, Refused) and not self.finished else None
 
     @property
@@ -108,15 +120,17 @@ class LearnerView:
 
     @property
     def connected(self) -> bool:
-        """The syncer can be reached at this moment."""
-        return self._core.linked
+        """The syncer can be reached at this moment; all of them, where several serve the run."""
+        return self._core.linked and all(each.core.linked for each in self._shards_of_the_run)
 
     @property
     def waiting_for(self) -> str:
         """What keeps this learner from training with the others, in words; "" if nothing does."""
         if isinstance(self._client, RankClient):
             return "rank 0" if self._word is None else self._word.waiting_for
-        return self._client.waiting_for
+        if self._clocked is None:
+            return self._client.waiting_for
+        return next((what for each in self._shards_of_the_run if (what := each.client.waiting_for)), "")
 
     @property
     def run(self) -> dict[str, Any]:
@@ -128,29 +142,41 @@ class LearnerView:
         core, client = self._core, self._client
         donations = None if isinstance(client, RankClient) else client.donations
         with client.news:
+            shards = self._shards_of_the_run
+            cores = [each.core for each in shards] or [core]
+            links: list[LearnerClient | RankClient] = [*(each.client for each in shards)] or [client]
             numbers: dict[str, float] = {
                 "clock": core.clock,
-                "round": core.newest_round,
-                "run_ahead": core.run_ahead,
+                "round": max(one.newest_round for one in cores),
+                "run_ahead": min(one.run_ahead for one in cores),
                 "steps": core.steps,
                 "tokens": core.tokens,
                 "step_s": core.step_s,
-                "contributions": client.transfers.offered,
-                "rejected": sum(core.rejections.values()),
-                "bytes_up": client.bytes_up,
-                "bytes_down": client.bytes_down,
-                "apply_s": 0.0 if self._clocked is None else self._clocked.apply_s,
-                "snapshot_s": 0.0 if self._clocked is None else self._clocked.snapshot_s,
+                "contributions": sum(link.transfers.offered for link in links),
+                "rejected": sum(sum(one.rejections.values()) for one in cores),
+                "bytes_up": sum(link.bytes_up for link in links),
+                "bytes_down": sum(link.bytes_down for link in links),
+                "apply_s": sum(each.apply_s for each in shards),
+                "snapshot_s": sum(each.snapshot_s for each in shards),
                 "waited_s": 0.0 if self._paced is None else self._paced.waited_s,
                 "lr_factor": self.lr_factor,
                 "give_s": self._give_s,
                 "bytes_given": 0 if donations is None else donations.given_bytes,
-                "reconnects": client.reconnects,
-                "connected": float(core.linked),
+                "reconnects": sum(link.reconnects for link in links),
+                "connected": float(all(one.linked for one in cores)),
             }
             if self._began_from:
                 numbers[f"began_from/{self._began_from.partition(' ')[0]}"] = 1.0
-            numbers["clipped"] = sum(core.clippings.values())
-            numbers |= {f"clipped/{cause}": count for cause, count in sorted(core.clippings.items())}
-            numbers |= {f"rejected/{reason}": count for reason, count in sorted(core.rejections.items())}
+            clippings, rejections = Counter[str](), Counter[str]()
+            for one in cores:
+                clippings.update(one.clippings)
+                rejections.update(one.rejections)
+            numbers["clipped"] = clippings.total()
+            numbers |= {f"clipped/{cause}": count for cause, count in sorted(clippings.items())}
+            numbers |= {f"rejected/{reason}": count for reason, count in sorted(rejections.items())}
         return {f"gruppetto/{key}": number for key, number in numbers.items()}
+
+
+def _has_finished(core: LearnerCore, client: LearnerClient | RankClient) -> bool:
+    failure = client.failure
+    return core.finished or (isinstance(failure, Refused) and failure.reason == RefusalReason.FINISHED.value)

@@ -55,7 +55,16 @@ def draw_plan(seed: int) -> Plan:
         goodbye_s=5.0,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
-    return _with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))
+    return _with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan)))))
+
+
+def _with_offsets(plan: Plan) -> Plan:
+    """Some syncers are shards: their fragments are due among those of others."""
+    rng = random.Random(f"offsets {plan.seed}")
+    if rng.random() >= 0.2:
+        return plan
+    offsets = sorted(rng.randrange(plan.setting.sync_period) for _ in range(plan.setting.num_fragments))
+    return replace(plan, offsets=tuple(offsets))
 
 
 def _with_stops(plan: Plan) -> Plan:

@@ -54,6 +54,7 @@ WORLD_INVARIANTS = {
     "cursors-are-durable": "a slot is never handed out again from before a batch that is merged",
     "durable-before-told": "no learner hears of a round that the last commit does not allow: it may be asked for again",
     "durable-before-applied": "what a learner puts into its model was rightly published, and is newer than what it had",
+    "due-in-its-turn": "a fragment is merged in the rounds that its schedule names, also where that is a shard's",
     "every-fold-is-in": "an outer step has all contributions that were admitted, and at least a quorum of them",
     "merged-onto-its-base": "a contribution is merged into the value it was computed on, or one not too old",
     "never-waits": "a learner that has begun is always in a step, unless it is dead, stopped or has left",
@@ -216,6 +217,9 @@ class Watch:
     def outer_step(
         self, syncer: SyncerProcess, action: TakeOuterStep, parts: dict[Fragment, list[tuple[Work, int]]]
     ) -> None:
+        due = self.world.plan.schedule.due(action.round)
+        fine = set(action.fragments) <= set(due)
+        _demand(fine, "due-in-its-turn", lambda: f"{action.fragments} in round {action.round}, where {due} are due")
         degrade = self.world.setting.when_short == "degrade"
         quorum = 1 if degrade else self.world.setting.min_quorum
         for p in action.fragments:

@@ -5,14 +5,16 @@ A plan is all there is to know: the same plan gives the same history, to the las
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
 
 from gruppetto.errors import DataError
+from gruppetto.protocol.schedule import Schedule
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.protocol.units import Round
 from gruppetto.sim import Link, Pace, SyncerCosts
 
 __all__ = ["LONGEST_PAUSE_S", "SYNCER", "Fault", "FaultKind", "LearnerPlan", "Plan", "read_plan", "write_plan"]
@@ -145,6 +147,14 @@ class Plan:
     goodbye_s: float
     """How long the syncer of a finished run waits for goodbyes."""
     faults: tuple[Fault, ...] = field(default=())
+    offsets: tuple[int, ...] = ()
+    """The syncer is a shard, whose fragments are due when they would be for a syncer of more; empty: it is the only
+    one."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """When each fragment is due."""
+        return replace(self.setting.schedule, offsets=self.offsets)
 
     @property
     def settle_s(self) -> float:
@@ -156,7 +166,8 @@ class Plan:
         setting, costs = self.setting, self.costs
         slowest_s = max(learner.pace.step_s * (1 + learner.pace.jitter) for learner in self.learners)
         latency_s = max(learner.link.latency_s for learner in self.learners)
-        folds = len(self.learners) * -(-setting.num_fragments // setting.sync_period)
+        at_once = max(len(self.schedule.due(Round(t))) for t in range(setting.sync_period))
+        folds = len(self.learners) * at_once
         round_s = 2 * slowest_s + 12 * latency_s + 3 * (folds * costs.fold_s + costs.merge_s + costs.persist_s)
         noticed_s = 2 * (setting.liveness_s + self.ping_s + LONGEST_PAUSE_S) + setting.start_timeout_s
         return noticed_s + (2 * setting.sync_period + 6) * (round_s + 3 * costs.publish_s)
@@ -167,7 +178,8 @@ class Plan:
             f"seed {self.seed}: M={len(self.learners)} P={s.num_fragments} H={s.sync_period} K={s.min_quorum} "
             f"τ={s.overlap_steps} W={s.snapshot_window} grace={'on' if s.grace else 'off'} apply={s.apply.value} "
             f"when_short={s.when_short} stale={s.stale} T={s.rounds} liveness={s.liveness_s:g} s"
-            + (f" durable every {s.durability_rounds} rounds" if s.reserve else ""),
+            + (f" durable every {s.durability_rounds} rounds" if s.reserve else "")
+            + (f" due at {self.offsets}" if self.offsets else ""),
         ]
         lines += [
             f"  {a.name}: step {a.pace.step_s:g} s ± {a.pace.jitter:.0%}, latency {a.link.latency_s:g} s"

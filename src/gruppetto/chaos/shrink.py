@@ -123,7 +123,11 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         "weight_cap": 8.0,
         "checkpoint_timeout_s": 600.0,
     }
+    if plan.offsets:
+        yield replace(plan, offsets=())
     for name, value in plain.items():
+        if plan.offsets and name in ("num_fragments", "sync_period"):
+            continue  # the offsets belong to them
         if getattr(plan.setting, name) != value:
             try:
                 yield replace(plan, setting=replace(plan.setting, **{name: value}))  # type: ignore[arg-type]

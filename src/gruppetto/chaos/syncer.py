@@ -103,6 +103,7 @@ class SyncerProcess:
             state=state,
             unseen=unseen,
             damaged=damaged,
+            offsets=self.world.plan.offsets,
         )
         self.switchboard = Switchboard(self._dress, Complaints(_log))
         if self.world.trace is not None:

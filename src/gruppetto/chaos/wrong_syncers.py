@@ -32,6 +32,7 @@ __all__ = [
     "ForgetsTheFactor",
     "ForgetsTheQuorum",
     "ForgetsToVoid",
+    "ForgetsWhenTheyAreDue",
     "ForgetsWhomItRetired",
     "FreshLearnersDonate",
     "FreshLearnersSeed",
@@ -276,6 +277,14 @@ class ForgetsToVoid(SyncerCore):
         admitted, opened.admitted = opened.admitted, {}
         super()._on_outer_stepped(now, event)
         opened.admitted = admitted
+
+
+class ForgetsWhenTheyAreDue(SyncerCore):
+    """A shard of the syncer counts its own fragments alone, and spreads them as if there were no others."""
+
+    def _open_next_round(self, now: float) -> None:
+        self.schedule = self.setting.schedule
+        super()._open_next_round(now)
 
 
 class RefusesWhoComesBack(SyncerCore):

@@ -16,7 +16,8 @@ import tyro
 from gruppetto.cli.flags import exactly_one, print_json, read_flags
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
-from gruppetto.launch.ask import fetch_status, find_endpoint
+from gruppetto.launch.ask import find_endpoint
+from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
 from gruppetto.report.alarms import alarm_lines
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         try:
             papers = looker_papers(flags.certs, flags.token_file)
-            status = fetch_status(target, token=papers.token, tls=papers.tls)
+            status = fetch_status_of_all(target, token=papers.token, tls=papers.tls)
         except ConnectionLost as error:
             raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
     if flags.json:
@@ -78,7 +79,7 @@ def status_of_directory(
     try:
         if endpoint is None:
             raise ConnectionLost("the syncer does not run")
-        status = fetch_status(endpoint.url, token=token, tls=tls)
+        status = fetch_status_of_all(endpoint.url, token=token, tls=tls)
     except GruppettoError:
         report, held = _read(directory / "report.json", _Report), is_held(directory)
         if not processes and not report and not held:
@@ -215,6 +216,7 @@ def _text(status: dict[str, Any]) -> str:
             f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
             f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
         )
+    lines += [f"  {line}" for line in shard_lines(status)]
     lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]
     told = [
         f"{back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +21,8 @@ from gruppetto.config.write import END
 from gruppetto.dashboard.annex import annex
 from gruppetto.errors import SettingError, Stopped
 from gruppetto.launch.ask import read_token
+from gruppetto.launch.syncers import suffix_of
+from gruppetto.numerics.deal import ONE, Shard
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.run_checkpoint import goes_on_from, install
@@ -60,6 +62,10 @@ class Flags:
     """With TLS, let one token for all do off this machine, knowingly."""
     allow_plaintext: bool = False
     """Listen without TLS or identities off this machine, knowingly."""
+    shard: Annotated[str | None, tyro.conf.arg(metavar="NUMBER/OF")] = None
+    """Which of several syncers this is that serve the run together; 1/S is the first, where the others are known."""
+    directory: Annotated[str | None, tyro.conf.arg(metavar="URL[,URL]")] = None
+    """The address of the first of them, with those of its standbys; for all others."""
     standby: bool = False
     """Wait until the syncer that uses the same state directory is gone, then take over, and go on with its trace."""
     exit_when_finished: bool = False
@@ -76,7 +82,8 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "syncer")
     log_to_stderr()
     file = at_most_one(flags.run, "RUN.toml", "syncer")
-    kept = Path(flags.state or SyncerPlace().state) / KEPT
+    shard = ONE if flags.shard is None else Shard.parse(flags.shard)
+    kept = Path(flags.state or f"{SyncerPlace().state}{suffix_of(shard)}") / KEPT
     content: Mapping[str, object] | None = None
     if file is None and (kept.exists() or kept.is_symlink()):
         file, content = str(kept), _kept_settings(kept)
@@ -95,7 +102,8 @@ def main(arguments: Sequence[str]) -> int:
         },
     )
     config = load_run(Path(file) if file else None, overrides=overrides, endless=True, content=content)
-    setting = _setting(config, exit_when_finished=flags.exit_when_finished)
+    config = _sharded(config, shard, placed=flags.state is not None or content is not None)
+    setting = _setting(config, shard, flags)
     if flags.from_ is not None and not goes_on_from(Path(flags.from_), setting.state):
         manifest = install(Path(flags.from_), setting.state)
         print(f"going on from checkpoint {manifest.mark}, round {manifest.round}", file=sys.stderr, flush=True)
@@ -131,7 +139,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
+def _sharded(config: RunConfig, shard: Shard, *, placed: bool) -> RunConfig:
+    """The run as this shard serves it, with its own state. Raises :class:`SettingError` for a run of other shards."""
+    place = config.syncer
+    if place.shards not in (1, shard.of):
+        what = "it is not said which this is" if shard.is_whole else f"this is {shard}"
+        raise SettingError(
+            f"the run has {place.shards} shards, and {what}",
+            where="--shard",
+            fix=f"give --shard NUMBER/{place.shards}, or change syncer.shards",
+        )
+    own = place.state if placed else f"{place.state}{suffix_of(shard)}"
+    return replace(config, syncer=replace(place, shards=shard.of, state=own))
+
+
+def _setting(config: RunConfig, shard: Shard, flags: Flags) -> SyncerSetting:
     place = config.syncer
     resolved, _ = config.resolved_outer()
     # By its name, the syncer can say why it is this one.
@@ -150,7 +172,9 @@ def _setting(config: RunConfig, *, exit_when_finished: bool) -> SyncerSetting:
         outer=outer,
         uplink=config.codec.uplink,
         downlink=config.codec.downlink,
-        exit_when_finished=exit_when_finished,
+        exit_when_finished=flags.exit_when_finished,
+        shard=shard,
+        directory=flags.directory or "",
         lease_s=place.lease_s,
         snapshots_kept=place.snapshots_kept,
         max_bytes_per_s=place.max_bytes_per_s,

@@ -44,6 +44,8 @@ class Flags:
     """decoupled, single, data-parallel or diloco."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Begin with a named run (demo) instead of the defaults."""
+    shards: Annotated[str | None, tyro.conf.arg(metavar="S")] = None
+    """How many syncers serve the run together, each with fragments of its own."""
     standby: bool = False
     """Keep a second syncer in waiting, which takes over when the first one dies."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TABLE.KEY=VALUE")] = ()
@@ -74,6 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             "run.mode": flags.mode,
             "train.seed": flags.seed,
             "model.seed": flags.seed,
+            "syncer.shards": flags.shards,
             "launch.standby": "true" if flags.standby else None,
         },
     )
@@ -112,6 +115,12 @@ def _ride_virtually(flags: Flags, file: Path | None, overrides: dict[str, object
     if not 1 <= workers <= MAX_WORKERS:
         raise SettingError(f"is {workers}", where="--workers", fix=f"use 1 to {MAX_WORKERS}")
     asked = read_virtual_plan(file, preset=flags.preset, overrides=overrides)
+    if asked.run.syncer.shards > 1:
+        raise SettingError(
+            f"is {asked.run.syncer.shards}, and a virtual run has one syncer",
+            where="syncer.shards",
+            fix="use 1, or leave out --virtual",
+        )
     compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
     keep = [*([file] if file else []), cache, *compare, *needed_by(asked.run)]
     with run_directory(

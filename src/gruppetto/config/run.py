@@ -20,6 +20,7 @@ from typing import Literal
 from gruppetto.config.groups import GroupEntry
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.deal import MAX_SHARDS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
@@ -166,6 +167,9 @@ class SyncerPlace:
     urls: tuple[str, ...] = ()
     """Where learners of other machines find it: its address, and those of its standbys, in the order to be tried.
     ``gruppetto learner --syncer`` says otherwise; a local run needs none."""
+    shards: int = 1
+    """Processes that serve the run together, each with fragments, state and rounds of its own; see
+    [sharded syncer](sharded-syncer.md)."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``run.sync_period`` rounds apart, in case newer ones are damaged."""
     max_bytes_per_s: float | None = None
@@ -188,6 +192,8 @@ class SyncerPlace:
                 where="syncer.max_bytes_per_s",
                 fix=f"use {LEAST_BYTES_PER_S} or more, or leave it out",
             )
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise SettingError(f"is {self.shards}", where="syncer.shards", fix=f"use 1 to {MAX_SHARDS}")
         for i, url in enumerate(self.urls):
             try:
                 SyncerAddress.parse(url)
@@ -290,6 +296,12 @@ class RunConfig:
                 f"{len(names)} {what}, but num_learners is {self.protocol.num_learners}",
                 where="run.num_learners",
                 fix=f"use {len(names)}, or leave it out",
+            )
+        if self.syncer.shards > self.protocol.num_fragments:
+            raise SettingError(
+                f"is {self.syncer.shards}, but the run has {self.protocol.num_fragments} fragments",
+                where="syncer.shards",
+                fix=f"use {self.protocol.num_fragments} or fewer, or raise run.num_fragments",
             )
         spare = (f"learner-{i}" for i in range(2 * self.protocol.num_learners))
         unnamed = (name for name in spare if name not in names)

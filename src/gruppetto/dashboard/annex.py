@@ -32,8 +32,15 @@ def annex(app: web.Application, service: SyncerService, porter: Porter | None = 
     at_hand = _Hand(service, trace, clock)
     desk = Desk(at_hand.book, clock, before=at_hand.reach, gentle=True)
     door = Door(service.setting.token, porter=porter)
-    Pages(desk, door=door, metrics=lambda: exposition(service.status())).join(app)
+    metrics = lambda: exposition(service.status())  # noqa: E731
+    Pages(desk, door=door, metrics=metrics, shards=lambda: _others(service)).join(app)
     app.on_cleanup.append(at_hand.let_go)
+
+
+def _others(service: SyncerService) -> dict[str, str]:
+    """The syncers that serve the run beside this one, where they are known."""
+    where, own = service.directory.map(), service.setting.shard
+    return {f"shard {k}/{own.of}": url for k, url in sorted(where.addresses.items()) if k != own.number}
 
 
 class _Hand:

@@ -73,8 +73,10 @@ class Pages:
         token: str | None = None,
         door: Door | None = None,
         metrics: Callable[[], str] | None = None,
+        shards: Callable[[], dict[str, str]] = dict,
     ) -> None:
-        self._desk, self._metrics = desk, metrics
+        """``shards``: the addresses of the syncers that serve the run beside this one, by number."""
+        self._desk, self._metrics, self._shards = desk, metrics, shards
         self._door = Door(token) if door is None else door
         self._lookers = 0
         self._closing = asyncio.Event()
@@ -182,7 +184,9 @@ class Pages:
     def _head(self) -> bytes:
         book = self._desk.book
         news = head(book.picture, round(book.now, 1), live=book.live)
-        return msgspec.json.encode({**news, "version": book.version, "share_read": round(book.share_read, 3)})
+        return msgspec.json.encode(
+            {**news, "version": book.version, "share_read": round(book.share_read, 3), "shards": self._shards()}
+        )
 
     async def _data(self, request: web.Request) -> web.StreamResponse:
         await self._up_to_date()

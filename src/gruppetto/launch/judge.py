@@ -19,7 +19,8 @@ from torch import nn
 
 from gruppetto.config import load_run
 from gruppetto.errors import ConnectionLost, GruppettoError, RunFailed
-from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint
+from gruppetto.launch.ask import find_endpoint
+from gruppetto.launch.ask_shards import fetch_status_of_all, fetch_whole_model
 from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.trace.log import TraceWriter
@@ -62,10 +63,10 @@ def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
                 endpoint = find_endpoint(directory / config.syncer.state)
                 if endpoint is None:
                     raise ConnectionLost(f"{directory}: the syncer has not said where it listens")
-                status = fetch_status(endpoint.url, token=papers.token, tls=papers.tls)
+                status = fetch_status_of_all(endpoint.url, token=papers.token, tls=papers.tls)
                 finished = status["phase"] == "finished"
                 due = finished or status["round"] >= judged + setting.eval_every_rounds
-                weights = fetch_model(endpoint.url, token=papers.token, tls=papers.tls) if due else None
+                weights = fetch_whole_model(endpoint.url, token=papers.token, tls=papers.tls) if due else None
             except ConnectionLost as error:
                 if clock.now() - heard_at > PATIENCE_S:
                     raise RunFailed(f"the judge gave up: {error}") from error

@@ -6,6 +6,7 @@ learner, or the hope of one. What each process says is kept in the run directory
 
     RUNDIR/  run.toml  trace.jsonl  processes.json  evaluation.jsonl, deaths.jsonl (until the end)
              syncer/ (durable state)  syncer.log  standby.log  judge.log  learners/NAME/learner.log
+             trace-2.jsonl  syncer-2/  syncer-2.log ... of the second of several shards
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from gruppetto.launch.notes import Losses, keep_notes
 from gruppetto.launch.papers import learner_papers
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import PlainRoutes, Routes
+from gruppetto.launch.shards import AllSyncers
 from gruppetto.launch.sight import ProcessFile, Sight
 from gruppetto.launch.stopping import told_to_stop
 from gruppetto.launch.strike import Strike
-from gruppetto.launch.syncers import SYNCER, Syncers
+from gruppetto.launch.syncers import SYNCER
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
@@ -109,14 +111,14 @@ class _LocalRun:
         self._file = ProcessFile(directory, SYNCER)
         self._revival = Revival(config, directory, clock)
         self._engine: Engine = ThisMachine() if engine is None else engine
-        self._syncers = Syncers(config, directory, called, self._engine)
+        self._syncers = AllSyncers(config, directory, called, self._engine)
         self._judging = Judging(directory, cache, threads=config.train.threads)
         self._learners = Learners(
             config,
             directory,
             cache=cache,
             routes=called,
-            syncer=self._syncers.address,
+            syncer=self._syncers.first.address,
             revival=self._revival,
             strike=strike,
             parts=parts or {},
@@ -185,8 +187,9 @@ class _LocalRun:
     def _mend(self) -> None:
         """See who has died, and start again whose time has come. Raises when the syncer is dead for good."""
         self._syncers.mend(self._revival, finished=self._sight.finished)
-        if what := self._syncers.lost(self._revival):
-            raise self._failure(what, list(self._syncers.children()))
+        what, guilty = self._syncers.lost(self._revival)
+        if what:
+            raise self._failure(what, guilty)
         self._learners.mend(self._sight, self._ask)
 
     # ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,9 +197,9 @@ class _LocalRun:
     def _look(self, stage: str) -> None:
         """Wait a moment, see how things stand, show it. Raises :class:`Stopped` when somebody wants an end."""
         self._pause.wait(0.0 if stage.startswith("preparing") else POLL_S)
-        self._engine.look(self._syncers.url)
+        self._engine.look(self._syncers.first.url)
         if self.stopping:
-            more = f" at round {self._sight.round}; what was published is in {self._syncers.state}"
+            more = f" at round {self._sight.round}; what was published is in {self._syncers.first.state}"
             raise Stopped(self.stopping[0], where=str(self.directory), more=more)
         now = self._clock.now()
         self._sight.stage, self._sight.elapsed_s = stage, now - self._began
@@ -212,14 +215,16 @@ class _LocalRun:
 
     def _ask(self) -> None:
         answer = self._syncers.ask()
-        self._sight.status, self._sight.page = answer or self._sight.status, self._syncers.page
+        self._sight.status, self._sight.page = answer or self._sight.status, self._syncers.first.page
         self._answered = answer is not None
 
     def _write_processes(self) -> None:
-        revival, first, other = self._revival, self._syncers.first, self._syncers.other
+        revival, first, other = self._revival, self._syncers.first.first, self._syncers.first.other
         learners = {name: revival.described(name, child) for name, child in self._learners.children.items()}
         syncer = {SYNCER: revival.described(first, first.child)} if first.child is not None else {}
-        self._sight.processes = {**syncer, **learners}
+        seats = (shard.first for shard in self._syncers.shards[1:])
+        shards = {seat.name: revival.described(seat, seat.child) for seat in seats if seat.child is not None}
+        self._sight.processes, self._sight.shards = {**syncer, **learners}, shards
         quiet = "not answering" if first.served else "starting"
         state = syncer.get(SYNCER, {}).get("state", "")
         self._sight.silent = "" if self._answered else quiet if first.running else state

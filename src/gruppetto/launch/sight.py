@@ -21,6 +21,8 @@ class Sight:
     stage: str = "preparing"
     processes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """pid, state and number of restarts of the syncer in charge and of every learner, by name."""
+    shards: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The same of the syncers in charge of all shards but the first."""
     standby: dict[str, Any] | None = None
     """The same of the syncer in waiting; None in a run without one."""
     status: dict[str, Any] | None = None
@@ -69,7 +71,7 @@ class ProcessFile:
             for name, told in ((self._syncer, sight.processes.get(self._syncer)), ("standby", sight.standby))
             if told is not None
         }
-        content = json.dumps({"stage": sight.stage, **others, "learners": learners}, indent=2) + "\n"
+        content = json.dumps({"stage": sight.stage, **others, **sight.shards, "learners": learners}, indent=2) + "\n"
         new = self._path.with_name(".processes.json.new")
         try:
             new.write_text(content, encoding="utf-8")

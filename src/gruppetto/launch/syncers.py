@@ -22,10 +22,11 @@ from gruppetto.launch.engine import Engine
 from gruppetto.launch.papers import looker_papers
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
+from gruppetto.numerics.deal import ONE, Shard
 from gruppetto.runtime.authority import Authority
 from gruppetto.runtime.setting import host_and_port
 
-__all__ = ["STANDBY", "SYNCER", "Seat", "Syncers"]
+__all__ = ["STANDBY", "SYNCER", "Seat", "Syncers", "suffix_of"]
 
 SYNCER, STANDBY = "syncer", "standby"
 PAGE = "/dashboard/"
@@ -36,6 +37,8 @@ class Seat:
     """Where a syncer sits: ``name`` is that of its log, not of what it does."""
 
     name: str
+    suffix: str = ""
+    """Which shard's it is, if not the first one's."""
     listen: str = ""
     """HOST:PORT; empty: as the settings say."""
     url: str = ""
@@ -57,24 +60,42 @@ class Seat:
     @property
     def role(self) -> str:
         """What its process is, or was when it died."""
-        return STANDBY if not self.served and (self.waits or self.name == STANDBY) else SYNCER
+        waited = not self.served and (self.waits or self.name.startswith(STANDBY))
+        return f"{STANDBY if waited else SYNCER}{self.suffix}"
 
 
 class Syncers:
-    """The syncers of the run in ``directory``. Raises :class:`AddressError` if no port is free for two."""
+    """The syncers of one shard of the run in ``directory``, which mostly has no other. Raises :class:`AddressError` if
+    no port is free for two.
 
-    def __init__(self, config: RunConfig, directory: Path, routes: Routes, engine: Engine) -> None:
+    ``announced_at``: the addresses of the first shard; "" for it.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: Path,
+        routes: Routes,
+        engine: Engine,
+        *,
+        shard: Shard = ONE,
+        announced_at: str = "",
+    ) -> None:
         self._config, self._directory, self._routes, self._engine = config, directory, routes, engine
         self._papers = looker_papers(config.syncer.certs, config.syncer.token_file)
-        self.state = directory / config.syncer.state
+        self._shard, self._announced_at = shard, announced_at
+        self._suffix = suffix_of(shard)
+        self.state = directory / f"{config.syncer.state}{self._suffix}"
         self.seats = [Seat(name=SYNCER)]
         if engine.host:
             _, port = host_and_port(config.syncer.listen)
             names = (SYNCER, STANDBY) if config.launch.standby else (SYNCER,)
             self.seats = [Seat(name=name, listen=f"{engine.host}:{port}") for name in names]
-        elif config.launch.standby:
+        elif config.launch.standby or not shard.is_whole:
             host, port = host_and_port(config.syncer.listen)
-            self.seats = [self._seat(SYNCER, host, port), self._seat(STANDBY, host, 0)]
+            self.seats = [self._seat(SYNCER, host, port + shard.number - 1 if port else 0)]
+            if config.launch.standby:
+                self.seats.append(self._seat(STANDBY, host, 0))
         self._in_charge = self.seats[0]
         """Who was, when somebody last said that he is."""
         self.page = ""
@@ -83,7 +104,14 @@ class Syncers:
     @property
     def address(self) -> str:
         """How learners find whoever is in charge: all addresses, or the directory in which the one syncer says its."""
-        return ",".join(seat.url for seat in self.seats) if all(seat.url for seat in self.seats) else str(self.state)
+        if len(self.seats) == 1 or not all(seat.url for seat in self.seats):
+            return str(self.state)
+        return self.urls
+
+    @property
+    def urls(self) -> str:
+        """All addresses, with commas between them."""
+        return ",".join(seat.url for seat in self.seats)
 
     @property
     def first(self) -> Seat:
@@ -109,7 +137,7 @@ class Syncers:
     def start(self) -> None:
         """The first one, and one that waits."""
         for seat in self.seats:
-            self._start(seat, waits=seat.name == STANDBY)
+            self._start(seat, waits=seat.name.startswith(STANDBY))
 
     def mend(self, revival: Revival, *, finished: bool) -> None:
         """See who has died, and put another process into the seat whose time has come. A ``finished`` run needs one
@@ -132,7 +160,8 @@ class Syncers:
         if seat.child is None or self.running or any(map(revival.hopes_for, self.seats)):
             return ""
         because = f" ({why})" if (why := revival.given_up(seat)) else ""
-        return f"the syncer is {seat.child.state}{because}"
+        who = "the syncer" if self._shard.is_whole else f"shard {self._shard} of the syncer"
+        return f"{who} is {seat.child.state}{because}"
 
     def ask(self) -> dict[str, Any] | None:
         """How the run stands, from whoever is in charge; None while nobody answers: busy, or dead, which its exit code
@@ -163,7 +192,11 @@ class Syncers:
 
     def _start(self, seat: Seat, *, waits: bool) -> None:
         verb = ["syncer", str(self._directory / "run.toml"), "--state", str(self.state)]
-        verb += ["--trace", str(self._directory / "trace.jsonl"), *(["--standby"] if waits else [])]
+        verb += ["--trace", str(self._directory / f"trace{self._suffix}.jsonl"), *(["--standby"] if waits else [])]
+        if not self._shard.is_whole:
+            verb += ["--shard", str(self._shard)]
+        if self._announced_at:
+            verb += ["--directory", self._announced_at]
         endpoint = find_endpoint(self.state)
         listen = seat.listen
         if not listen and endpoint is not None:
@@ -171,7 +204,7 @@ class Syncers:
             listen = endpoint.url.rpartition("//")[2]
         if listen:
             verb += ["--listen", listen]
-        command = self._routes.command(SYNCER, [*verb, "--follow-parent"])
+        command = self._routes.command(f"{SYNCER}{self._suffix}", [*verb, "--follow-parent"])
         seat.child = self._engine.start(seat.name, command, self._directory / f"{seat.name}.log", threads=1)
         seat.waits = seat.served = False
 
@@ -179,14 +212,23 @@ class Syncers:
         """How the run does without it; "" if it cannot."""
         if not self.running:
             return ""
-        return "the syncer goes on" if dead.role == STANDBY else "a standby is there"
+        return "the syncer goes on" if dead.role.startswith(STANDBY) else "a standby is there"
 
     def _seat(self, name: str, host: str, port: int) -> Seat:
         shown = f"[{host}]" if ":" in host else host
         listen = f"{shown}:{port or _free_port(host)}"
         place = self._config.syncer
         scheme = "http" if place.tls_cert is None and place.certs is None else "https"
-        return Seat(name=name, listen=listen, url=f"{scheme}://{listen}")
+        return Seat(name=f"{name}{self._suffix}", suffix=self._suffix, listen=listen, url=f"{scheme}://{listen}")
+
+
+def suffix_of(shard: Shard) -> str:
+    """What the names of a shard's state, trace and log end in.
+
+    >>> [suffix_of(Shard(number=number, of=2)) for number in (1, 2)]
+    ['', '-2']
+    """
+    return "" if shard.number == 1 else f"-{shard.number}"
 
 
 def _free_port(host: str) -> int:

@@ -3,6 +3,7 @@
 ===============  ====================================================================================
 layout           which tensors a model has, and a hash of it
 fragments        how they are cut into fragments
+deal             how fragments are dealt out to the shards of a syncer
 merge            how outer gradients become one: the definitions, and which tensor takes which
 direction        where a contribution points, against the momentum
 outer            what is done with the merged gradient: the definitions, presets, the automatic choice

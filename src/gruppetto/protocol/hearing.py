@@ -210,6 +210,7 @@ class Hearing(Gate):
             versions=self.published,
             seed=seed,
             begun=self._open is not None,
+            offsets=self.schedule.offsets,
             donors=donors,
             goes_on=bool(hello.continues) and member.continues == hello.continues,
         )

@@ -269,7 +269,9 @@ class LearnerCore:
         newborn = self.is_newborn(welcome)
         self.run_id, self.epoch, self.incarnation = welcome.run_id, welcome.epoch, welcome.incarnation
         self.rounds = welcome.rounds
-        self._schedule = Schedule(num_fragments=welcome.num_fragments, sync_period=welcome.sync_period)
+        self._schedule = Schedule(
+            num_fragments=welcome.num_fragments, sync_period=welcome.sync_period, offsets=welcome.offsets
+        )
         self._window, self._apply, self._alpha = welcome.snapshot_window, welcome.apply, welcome.blend_alpha
         if not self.fragments:
             self.fragments = [FragmentState() for _ in range(welcome.num_fragments)]

@@ -175,6 +175,8 @@ class Welcome:
     blend_alpha: float
     rounds: Round | None
     """The last round T; None for a run without an end."""
+    offsets: tuple[int, ...] = ()
+    """When each fragment is due (:class:`~gruppetto.protocol.schedule.Schedule`); empty: evenly spread."""
     donors: tuple[Donor, ...] = ()
     """Whom to ask for a state, best first; empty for who needs none, and while nobody has one to give."""
 

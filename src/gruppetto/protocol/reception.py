@@ -67,6 +67,7 @@ def welcome_for(
     versions: tuple[Version, ...],
     seed: bool,
     begun: bool,
+    offsets: tuple[int, ...] = (),
     donors: tuple[Donor, ...] = (),
     goes_on: bool = False,
 ) -> Welcome:
@@ -88,5 +89,6 @@ def welcome_for(
         apply=setting.apply,
         blend_alpha=setting.blend_alpha,
         rounds=None if setting.rounds is None else Round(setting.rounds),
+        offsets=offsets,
         donors=donors,
     )

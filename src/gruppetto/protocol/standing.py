@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gruppetto.protocol.actions import MemberChanged, Persist, Send, SyncerAction
@@ -41,12 +42,14 @@ class Standing:
         state: SyncerState | None = None,
         unseen: int = 0,
         damaged: tuple[OlderValue, ...] = (),
+        offsets: tuple[int, ...] = (),
     ) -> None:
         """``state`` is what an earlier life left; ``unseen`` rounds after it may have been published, and the values at
-        hand of the fragments in ``damaged`` are older than it says (:mod:`gruppetto.protocol.recovery`)."""
+        hand of the fragments in ``damaged`` are older than it says (:mod:`gruppetto.protocol.recovery`).
+        ``offsets`` are those of the schedule, told where this syncer is a shard."""
         self.setting = setting
         self.run_id, self.layout_hash, self.epoch = run_id, layout_hash, epoch
-        self.schedule = setting.schedule
+        self.schedule = replace(setting.schedule, offsets=offsets)
         self.wake_at: float | None = None
         self._waiting_for: str | Callable[[], str] = "the first learner"
         self.phase = Phase.SEEDING

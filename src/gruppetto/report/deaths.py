@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from gruppetto.trace.measures import Death, Measures
 __all__ = ["about_deaths", "deaths_of", "is_of_a_death"]
 
 SYNCER, STANDBY = "syncer", "standby"
+_SHARD = re.compile(rf"({SYNCER}|{STANDBY})-\d+")
+"""What serves other fragments than those of the trace: see :mod:`gruppetto.launch.shards`."""
 
 
 def deaths_of(found: Measures) -> list[dict[str, Any]]:
@@ -72,6 +75,8 @@ def about_deaths(report: Mapping[str, Any]) -> list[str]:
             after = f"{back:.1f} s later it closed the next round" if back is not None else "it closed no round after"
         elif death["process"] == STANDBY:
             after = "no round was in need of it"
+        elif _SHARD.fullmatch(death["process"]) and death["process"] not in report.get("learners", {}):
+            after = "only its own fragments waited for it, in rounds of their own"
         else:
             after = f"{back:.1f} s later its work was merged again" if back is not None else "it was not merged again"
             source = next(sources[death["process"]], "") if back is not None else ""

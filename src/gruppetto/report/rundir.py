@@ -62,7 +62,7 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     if (directory / VERDICT).exists():
         run.summary["verdict"] = _verdict(directory / VERDICT)
     pictures, notices = _draw(directory, run, curves)
-    text = story(run.summary, directory, notices)
+    text = story(run.summary, directory, (*_about_shards(directory), *notices))
     _write(directory / "report.json", json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     whole = page(
         run.summary,
@@ -131,6 +131,12 @@ def _plan(directory: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot be read ({error!r})", where=str(path), fix="name the directory of a run") from error
     return plan
+
+
+def _about_shards(directory: Path) -> tuple[str, ...]:
+    """The trace is that of one shard; each other has its own beside it."""
+    others = len(list(directory.glob("trace-*.jsonl")))
+    return (f"Rounds, tokens and bytes are those of the first of {others + 1} shards.",) if others else ()
 
 
 def _draw(directory: Path, run: _Run, curves: Sequence[Curve]) -> tuple[dict[str, str], tuple[str, ...]]:

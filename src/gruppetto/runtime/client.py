@@ -18,12 +18,13 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused, SettingError
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.deal import Shard
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.actions import DropRests, KeepRest, LearnerAction, Pull, Recover, Seed
@@ -43,6 +44,7 @@ from gruppetto.protocol.messages import (
     Marker,
     Progress,
     Refusal,
+    RefusalReason,
     Rejection,
     Welcome,
 )
@@ -63,10 +65,11 @@ from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.recovering import Find, Recovering
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.security.fresh import PeerTls
+from gruppetto.runtime.shard_books import ShardBook, Shards
 from gruppetto.runtime.transfers import Tensors, Transfers, next_stir
 from gruppetto.runtime.wire import FROM_SYNCER, Frame, HelloFrame, WelcomeFrame
 
-__all__ = ["LearnerClient", "until_one_ends"]
+__all__ = ["Beside", "LearnerClient", "until_one_ends"]
 
 log = logging.getLogger("gruppetto.learner")
 
@@ -84,6 +87,17 @@ MAX_MENDABLE = 16
 _HELLO_REPLIES = frozenset({"WelcomeFrame", "Refusal"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the client of another shard of the run has from the first one's: its lock, and the map."""
+
+    shards: Shards
+    number: int
+    news: threading.Condition
+    may_seed: Callable[[], bool]
+    """The first weights of all shards are to be one learner's, as long as there is one that gives them."""
+
+
 class LearnerClient:
     """Keeps ``core`` in touch with the syncer at ``address``, or at the first of several at which one serves the run;
     a book is looked up before every dialling.
@@ -94,6 +108,7 @@ class LearnerClient:
     itself, should nobody give one. ``peers``: what learners show each other. ``also``: what concerns the other ranks of
     this learner, of which this is rank 0, in the order in which they have to do it; called with the lock held.
     ``max_bytes_per_s``: what bodies go up at, at most.
+    ``beside``: it is for a shard of the run that is not the first.
     """
 
     def __init__(
@@ -115,13 +130,19 @@ class LearnerClient:
         peers: PeerTls | None = None,
         also: Callable[[RankOrder], None] | None = None,
         max_bytes_per_s: float | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.core = core
         fixed = (address,) if isinstance(address, SyncerAddress) else address
         self._book: AddressBook = Fixed(*fixed) if isinstance(fixed, Sequence) else fixed
         self.addresses = self._book.addresses()
         self.clock: Clock = MonotonicClock() if clock is None else clock
-        self.news = threading.Condition()
+        self.news = threading.Condition() if beside is None else beside.news
+        self.shards: Shards | None = None if beside is None else beside.shards
+        """Where the other shards of the run are; None while it is not known, and where there are none."""
+        self.shard = Shard() if beside is None else beside.shards.shard(beside.number)
+        """The one that this client is connected to."""
+        self._knows_shards, self._may_seed = beside is not None, beside.may_seed if beside is not None else _always
         self.welcome: WelcomeFrame | None = None
         """The newest."""
         self.failure: GruppettoError | None = None
@@ -139,7 +160,7 @@ class LearnerClient:
         self._tensors, self._layout, self._library = tensors, layout, library
         self._rng = random.Random(core.session) if rng is None else rng
         self._silence = asyncio.Event()
-        several = len(self.addresses) > 1
+        several = len(self.addresses) > 1 or beside is not None
         self._http = HttpSyncer(
             self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
         )
@@ -326,6 +347,8 @@ class LearnerClient:
                         self._fail(wrong)
                 if self.failure is not None or self._closing:
                     return
+                if self.shards is not None:
+                    await self.shards.look(self._http, self.shard.number)
                 if self._turn_to_the_next() and self.clock.now() - began < DIAL_S:
                     self._lost(trouble, again=redial.again)
                     continue  # a pause comes when all have been tried
@@ -344,9 +367,13 @@ class LearnerClient:
 
     async def _session(self) -> None:
         """One connection, from Hello to its end."""
+        if not self._knows_shards:
+            await self._look_for_shards()
         async with self._http.control() as socket:
             with self.news:
-                hello = self.core.hello()
+                hello, may_seed = self.core.hello(), self._may_seed()
+            if not may_seed:
+                hello = replace(hello, can_seed=False)
             await socket.send(HelloFrame.of(hello, self._layout, self._library))
             reply = await self._answer_to_hello(socket)
             said = reply.welcome if isinstance(reply, WelcomeFrame) else reply
@@ -357,6 +384,8 @@ class LearnerClient:
                     f"{self.core.epoch} already; it is not believed"
                 )
             if isinstance(reply, Refusal):
+                if reply.reason is RefusalReason.CANNOT_SEED and not may_seed:
+                    raise ConnectionLost(f"shard {self.shard} waits for the first weights of the run")
                 self._refused(reply)
                 return
             assert isinstance(reply, WelcomeFrame)
@@ -375,6 +404,31 @@ class LearnerClient:
                     self._step(LinkDown())
                     self.backlog.link_down()
                     self._also(LinkDown())
+
+    async def _look_for_shards(self) -> None:
+        """Of a run that several syncers serve: find all of them, and turn to the first, which leases data slots."""
+        told = await self._http.directory()
+        if told is None or told.shards == 1:
+            return
+        if self._leads:
+            raise SettingError(
+                f"run {told.run_id} is served by {told.shards} shards, and this learner has several ranks",
+                where="Learner.syncer",
+                fix="serve the run with one syncer",
+            )
+        if told.missing:
+            names = ", ".join(str(Shard(number=number, of=told.shards)) for number in told.missing)
+            raise ConnectionLost(f"{self.address}: shard {names} has not said yet where it is")
+        if self.donations is not None:  # a peer's state would have to be cut as the shards are, at one moment
+            await self.donations.close()
+        with self.news:
+            self.core.donates_at, self.donations = "", None
+            self.shards = Shards(told, self._book)
+            self.shard, self._book = self.shards.shard(1), ShardBook(self.shards, 1)
+            self.addresses = self._book.addresses()
+            self._http.address = self.addresses[0]
+            self._knows_shards = True
+            self.news.notify_all()
 
     async def _notice_silence(self) -> None:
         await self._silence.wait()
@@ -493,6 +547,10 @@ class LearnerClient:
         for way, codec, known in (("uplink", frame.uplink, CODECS), ("downlink", frame.downlink, DOWNLINKS)):
             if codec not in known:
                 raise ProtocolError(f"the syncer's {way} encoding is {codec!r}, which this version does not know")
+        if frame.shard != str(self.shard):
+            raise ProtocolError(
+                f"{self.address} is shard {frame.shard}, not {self.shard}; start all shards of a run with one RUN.toml"
+            )
         if self.welcome is None:
             parts = frame.to_fragmentation(self._layout)
             self.transfers.cut(parts, CODECS[frame.uplink], DOWNLINKS[frame.downlink])
@@ -502,7 +560,7 @@ class LearnerClient:
             raise ProtocolError(f"{self.address} now cuts the model differently; start this learner again")
         with self.news:
             first = self.welcome is None
-            self.welcome, self.trouble = frame, ""
+            self.welcome, self.trouble, self._knows_shards = frame, "", True
             self.seed_wanted = False  # an older Welcome may have asked, and nobody have looked since
             if self.core.is_newborn(frame.welcome):
                 self.backlog.new_life()
@@ -539,7 +597,8 @@ class LearnerClient:
             self.news.notify_all()
         if is_news and self.welcome is not None:
             quiet = again and not differs
-            log.log(logging.DEBUG if quiet else logging.WARNING, "%s; training goes on, dialling again", why)
+            who = "" if self.shard.is_whole else f"shard {self.shard}: "
+            log.log(logging.DEBUG if quiet else logging.WARNING, "%s%s; training goes on, dialling again", who, why)
 
     def _step(self, event: LearnerEvent) -> None:
         """Take one event to the core, with the lock held."""
@@ -595,6 +654,10 @@ class LearnerClient:
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(call)
+
+
+def _always() -> bool:
+    return True
 
 
 def _alone(order: RankOrder) -> None:

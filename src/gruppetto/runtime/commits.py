@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from gruppetto.numerics.codec import Buffer
+from gruppetto.numerics.deal import WHOLE
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.outer import OuterState
 from gruppetto.protocol.state import SyncerState
@@ -55,6 +56,8 @@ class Identity:
     fragmenter: str
     merge: tuple[tuple[str, str], ...]
     optimizer: str
+    shard: str = WHOLE
+    """Which fragments lie here: a :class:`~gruppetto.numerics.deal.Shard` in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -20,6 +20,7 @@ from typing import assert_never
 
 from gruppetto.errors import RunFailed, SteppedDown
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.deal import offsets_of, part_of
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
@@ -121,7 +122,10 @@ class Engine:
         self._at_the_door: Body | None = None
         self._guest: HelloFrame | None = None
         self._closed = False
-        parts = cut(layout, protocol.num_fragments, setting.fragmenter, setting.merge)
+        whole = cut(layout, protocol.num_fragments, setting.fragmenter, setting.merge)
+        parts = part_of(whole, setting.shard)
+        self.offsets = offsets_of(whole, setting.shard, protocol.sync_period)
+        """Of the schedule, where this is a shard."""
         if parts.notice and store.state is None:  # an earlier life has said so
             _log.info("%s", parts.notice)
         self.fragments_asked = protocol.num_fragments
@@ -155,6 +159,7 @@ class Engine:
             state=state,
             unseen=store.unseen,
             damaged=store.damaged,
+            offsets=self.offsets,
         )
         self.checkpoints = RunCheckpoints(store, disk, rounds=protocol.rounds, feed=self.feed, fail=self._fail)
         self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
@@ -430,13 +435,14 @@ class Engine:
             fragmentation_hash=self.parameters.parts.fragmentation_hash,
             liveness_s=self.protocol.liveness_s,
             run={**self.setting.run, "num_slots": self.protocol.slots},
+            shard=str(self.setting.shard),
         )
 
     def _write_header(self, made_of: Mapping[str, object]) -> None:
         self._trace.header(
             {
                 **made_of,
-                "numel": self.layout.numel,
+                "numel": sum(spec.numel for spec in self.parameters.parts.fragments),
                 "uplink": self.setting.uplink,
                 "downlink": self.setting.downlink,
                 "outer": self.parameters.outer,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from gruppetto.numerics.deal import WHOLE
 from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, QuorumMet, RoundClosed, SyncerAction
 from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.membership import Member
@@ -163,6 +164,8 @@ def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
             {"t": said.at, "kind": said.alarm.kind.value, "text": said.alarm.text, "over_t": said.over_at}
             for said in seen.alarms(now)
         ],
+        "shard": WHOLE,
+        "shards": {},
     }
 
 

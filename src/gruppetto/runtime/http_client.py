@@ -32,6 +32,7 @@ from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.patience import patience
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
+from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
 from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import (
     ANSWER_HEADER,
@@ -182,6 +183,23 @@ class HttpSyncer:
             yield ControlSocket(socket, self.address, self.stall_s)
         finally:
             await socket.close()
+
+    async def directory(self, address: SyncerAddress | None = None) -> ShardMap | None:
+        """Where the shards of the run are, as the syncer at ``address`` says (default: this one); None if whoever is
+        there knows nothing of the kind."""
+        where = self.address if address is None else address
+        try:
+            async with (
+                asyncio.timeout(self._dial_s),
+                self._http.get(where.url(DIRECTORY_PATH)) as reply,
+            ):
+                if reply.status >= 500:
+                    raise ConnectionLost(f"{where} does not serve the run at this moment (HTTP {reply.status})")
+                if reply.status != 200 or (reply.content_length or 0) > MAX_MAP_BYTES:
+                    return None
+                return decode_map(await reply.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise self._dial_trouble(wrong) from wrong
 
     async def fetch(
         self,

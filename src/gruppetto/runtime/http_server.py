@@ -21,6 +21,9 @@ from aiohttp import ClientError, WSMsgType, web
 
 from gruppetto.errors import ConnectionLost, ProtocolError, StateError
 from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.errors import ProtocolError, SettingError, StateError
+from gruppetto.numerics.runs import Runs
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.body_server import BodyServer
 from gruppetto.runtime.body_wire import BODIES_PATH
@@ -35,6 +38,9 @@ from gruppetto.runtime.security.porter import Porter, Shown
 from gruppetto.runtime.security.strangers import KNOWN, Strangers
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
+from gruppetto.runtime.service import NotAsked, NotYours, Room, SyncerService
+from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
+from gruppetto.runtime.steps import outgoing
 from gruppetto.runtime.wire import (
     MAX_HELLO_BYTES,
     NOT_YOUR_TURN,
@@ -111,6 +117,8 @@ class HttpServer:
                 web.get(BODIES_PATH, self._bodies),
                 web.get("/v1/status", self._status),
                 web.get("/v1/model", self._model),
+                web.get(DIRECTORY_PATH, self._directory),
+                web.put(DIRECTORY_PATH, self._announcement),
                 web.post(CHECKPOINT_PATH, self._take_checkpoint),
                 web.get(CHECKPOINT_PATH, self._checkpoint),
             ]
@@ -336,6 +344,25 @@ class HttpServer:
             pass  # the reader has gone
         return response
 
+    # ── shards ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _directory(self, request: web.Request) -> web.StreamResponse:
+        body = msgspec.json.encode(self._service.directory.map())
+        return web.Response(body=body, content_type="application/json")
+
+    async def _announcement(self, request: web.Request) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                data = await request.content.readexactly(min(_content_length(request), MAX_MAP_BYTES))
+        except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
+            raise ProtocolError("the announcement was cut short") from None
+        try:
+            self._service.hear_of(decode_place(data), request.remote or "")
+        except SettingError as wrong:
+            self._complain(request, "announcement", str(wrong))
+            return web.Response(status=409, text=f"{wrong}\n")
+        return await self._directory(request)
+
     # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────
 
     async def _take_checkpoint(self, request: web.Request) -> web.StreamResponse:
@@ -387,6 +414,8 @@ def _asked_for(request: web.Request) -> tuple[Deed, str]:
             return Deed.READ, "tensors"
         case "checkpoint":
             return Deed.MARK, "looks"
+        case "directory" if request.method != "GET":
+            return Deed.SERVE, "looks"
         case _:
             return Deed.LOOK, "looks"
 

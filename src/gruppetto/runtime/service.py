@@ -37,6 +37,7 @@ from gruppetto.runtime.intake import Intake, Upload
 from gruppetto.runtime.model_stream import ModelStream
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
 from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.surroundings import Surroundings
 from gruppetto.runtime.switchboard import refuse
@@ -107,6 +108,7 @@ class SyncerService:
             fragmenter=setting.fragmenter,
             merge=setting.merge,
             optimizer=self._outer.optimizer,
+            shard=str(setting.shard),
         )
         self._store = Store(
             setting.state,
@@ -118,6 +120,8 @@ class SyncerService:
             snapshots_kept=setting.snapshots_kept,
             known=known,
         )
+        self.directory = ShardDirectory(setting.shard, run_id=self._store.run_id, plan=plan_of(protocol, setting))
+        """Where all shards of the run are."""
         self._stepped_down: SteppedDown | None = None
         self._stopping = False
         self.engine: Engine | None = None
@@ -127,6 +131,7 @@ class SyncerService:
         except BaseException:
             self._store.close()
             raise
+        self.directory.epoch = self._store.epoch
         if protocol.notice and self._store.epoch == 1:
             _log.warning("%s", protocol.notice)
         _log.info("run %s, epoch %d; outer optimizer: %s", self.run_id, self._store.epoch, why)
@@ -454,7 +459,7 @@ class SyncerService:
             value = engine.parameters.current(p)
             assert value is not None
             values[p] = value
-        return ModelStream(engine.layout, parts, values, engine.core.published_round)
+        return ModelStream(engine.layout, parts, values, engine.core.published_round, self.setting.shard)
 
     def give_back(self, *values: Value) -> None:
         """Their reader has gone."""
@@ -462,11 +467,24 @@ class SyncerService:
         for value in values:
             self.engine.parameters.release(value)
 
+    def hear_of(self, place: Place, peer: str) -> None:
+        """A shard is announced, from the address ``peer``. Raises :class:`SettingError` for one that does not fit."""
+        self.look_at_layout()
+        self.directory.hear(place, self._clock.now(), peer)
+
+    def look_at_layout(self) -> None:
+        """The directory compares layouts, as soon as one is known."""
+        if self.engine is not None:
+            self.directory.layout_hash = self.engine.layout.layout_hash
+
     def take_checkpoint(self, name: str) -> dict[str, Any]:
         """Begin a checkpoint of the whole run; how it stands.
 
         Raises :class:`StateError` for an impossible name, and while another one is being taken.
         """
+        if not self.setting.shard.is_whole:
+            why = f"the {self.setting.shard.of} shards of this run cannot be cut at one moment; each is durable alone"
+            return {"mark": name, "stage": "refused", "why": why}
         if self.engine is None:
             return {"mark": name, "stage": "refused", "why": "the run has no weights yet; ask again when it has begun"}
         self.engine.checkpoints.take(name)
@@ -485,12 +503,14 @@ class SyncerService:
 
     def status(self) -> dict[str, Any]:
         """What people and tools see; the keys are explained in :mod:`gruppetto.runtime.health`."""
-        now = self._clock.now()
+        now, where = self._clock.now(), self.directory.map()
+        shards = {"shard": str(self.setting.shard), "shards": {str(k): url for k, url in where.addresses.items()}}
         if self.engine is None:
-            return status_before_the_first_learner(
+            told = status_before_the_first_learner(
                 self.protocol, self.seen, run_id=self.run_id, epoch=self.epoch, now=now
             )
-        return status_of(self.engine.core, self.seen, now)
+            return {**told, **shards}
+        return {**status_of(self.engine.core, self.seen, now), **shards}
 
     # ── beginning ────────────────────────────────────────────────────────────────────────────────────────────────
 

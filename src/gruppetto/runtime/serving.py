@@ -24,6 +24,7 @@ from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.actions import AlarmKind
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.announcing import Announcer
 from gruppetto.runtime.antechamber import Antechamber, who_serves
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
@@ -37,8 +38,9 @@ from gruppetto.runtime.security.strangers import PATIENCE_S, Strangers, WatchedS
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
+from gruppetto.runtime.shard_map import Place, plan_of
 from gruppetto.runtime.standby import Standby, Takeover
-from gruppetto.runtime.store import StoreInUse, cannot_write
+from gruppetto.runtime.store import StoreInUse, cannot_write, holds_commits
 from gruppetto.runtime.worker import ThreadWorker
 from gruppetto.trace.log import TraceWriter
 
@@ -140,6 +142,13 @@ async def serve(
             known=None if takeover is None else takeover.known,
         )
 
+    if setting.directory and not (setting.run_id or holds_commits(setting.state)):
+        async with Announcer(setting) as announcer:
+            asks = Place(shard=str(setting.shard), plan=plan_of(protocol, setting))
+            told = await announcer.belongs(asks, stopping)
+        if told is None:
+            return heard[0] if heard else None
+        setting = replace(setting, run_id=told.run_id)
     diary = trace if trace is not None else TraceWriter(None, {})
     if standby is None:
         service = make(diary, None)
@@ -287,16 +296,25 @@ async def _listen(
         )
         path = setting.state / ENDPOINT_FILE
         _write_endpoint(path, endpoint)
+        service.directory.url = endpoint.url
         _log.info("listening on %s", endpoint.url)
         if on_ready is not None:
             on_ready(endpoint)
-        await stopping.wait()
+        await _serve_until_told(service, setting, stopping)
         service.say_farewell()
         server.hang_up()
         await _make_last_commit(service, stopped)
         _forget_endpoint(path, endpoint)
     finally:
         await runner.cleanup()
+
+
+async def _serve_until_told(service: SyncerService, setting: SyncerSetting, stopping: asyncio.Event) -> None:
+    """A shard that is not the first is announced there meanwhile."""
+    if setting.directory:
+        async with Announcer(setting, service.complaints) as announcer:
+            await announcer.go_on(service.directory, stopping, service.look_at_layout)
+    await stopping.wait()
 
 
 async def _make_last_commit(service: SyncerService, stopped: asyncio.Event) -> None:

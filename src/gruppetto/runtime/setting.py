@@ -10,11 +10,13 @@ from typing import Any
 
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.deal import ONE, Shard
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
+from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.wire import is_name
 
 __all__ = ["DEFAULT_LISTEN", "SyncerSetting", "host_and_port", "is_loopback"]
@@ -68,6 +70,10 @@ class SyncerSetting:
     """A standby takes over when the syncer has not renewed its lease for so long, though it is not known to be dead."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``sync_period`` rounds apart, in case newer ones are damaged."""
+    shard: Shard = ONE
+    """Which of the processes this is that serve the run together, each with fragments of its own."""
+    directory: str = ""
+    """The address of the first shard, or those of it and its standbys. Any other shard is announced there."""
     max_bodies: int = 8
     """Uploads held in memory at once. Further ones wait at their sockets."""
     max_bytes_per_s: float | None = None
@@ -105,6 +111,15 @@ class SyncerSetting:
             )
         if not self.goodbye_s >= 0:
             raise SettingError(f"goodbye_s is {self.goodbye_s}", where="syncer.goodbye_s", fix="use 0 seconds or more")
+        if bool(self.directory) != (self.shard.number > 1):
+            first = self.shard.number == 1
+            raise SettingError(
+                f"shard {self.shard} {'is given' if first else 'does not know'} the address of the first shard",
+                where="syncer.directory",
+                fix="leave it out: this is the first" if first else "give --directory URL",
+            )
+        if self.directory:
+            SyncerAddress.parse_all(self.directory)
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise SettingError("the token is empty or not plain text", where="syncer.token", fix="use printable ASCII")
         rule_for("", (), self.merge)

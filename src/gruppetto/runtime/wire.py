@@ -16,6 +16,8 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
 ``POST /v1/checkpoint?name=NAME``             begin a checkpoint of the whole run; 202 or 409, JSON
 ``GET  /v1/checkpoint``                       how the newest one stands, JSON
+``GET  /v1/directory``                        where the shards of the run are, JSON
+``PUT  /v1/directory``                        a shard says where it is, to the first one; JSON, 200 or 409
 ``GET  /healthz``                             "ok"
 ============================================  ====================================================================
 
@@ -50,6 +52,7 @@ import numpy as np
 from gruppetto.errors import LayoutError, ProtocolError
 from gruppetto.numerics.codec import Buffer
 from gruppetto.numerics.crc import crc32
+from gruppetto.numerics.deal import WHOLE, Shard, part_of
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.protocol.messages import (
@@ -111,9 +114,9 @@ __all__ = [
     "octets",
 ]
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """Rises with every frame, field or header that the other side must know of. 2: Marker, Marked, Clipping, donors, and
-parting contributions."""
+parting contributions. 3: shards."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""
@@ -238,14 +241,18 @@ class WelcomeFrame:
     """Codec of published fragments."""
     layout_hash: str
     fragmentation_hash: str
+    """Of the fragments of this shard."""
     liveness_s: float
     """Without a heartbeat for this long a learner is not live."""
     run: dict[str, Any]
     """The run's settings for learners, as the syncer was given them. The wire does not look inside."""
+    shard: str = WHOLE
+    """Which of the run's shards this is (:class:`~gruppetto.numerics.deal.Shard` in words)."""
 
     def to_fragmentation(self, layout: Layout) -> Fragmentation:
         """Cut the learner's own layout as the syncer did. Raises :class:`ProtocolError` if the results differ."""
-        parts = cut(layout, self.fragments_asked, self.fragmenter, self.merge)
+        whole = cut(layout, self.fragments_asked, self.fragmenter, self.merge)
+        parts = part_of(whole, Shard.parse(self.shard))
         if parts.fragmentation_hash != self.fragmentation_hash:
             raise ProtocolError(
                 f"this side cuts the model differently (fragmentation {parts.fragmentation_hash}, the syncer has "

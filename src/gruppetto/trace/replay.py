@@ -97,6 +97,7 @@ class Replayer:
             state=made_of.state,
             unseen=made_of.unseen,
             damaged=made_of.damaged,
+            offsets=made_of.offsets,
         )
         self.lives += 1
 

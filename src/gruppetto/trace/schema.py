@@ -70,6 +70,7 @@ class CoreHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What it restored after a restart."""
     unseen: int = 0
     damaged: tuple[OlderValue, ...] = ()
+    offsets: tuple[int, ...] = ()
 
 
 def core_header(
@@ -81,6 +82,7 @@ def core_header(
     state: SyncerState | None = None,
     unseen: int = 0,
     damaged: tuple[OlderValue, ...] = (),
+    offsets: tuple[int, ...] = (),
 ) -> dict[str, object]:
     """The header fields with which :func:`gruppetto.trace.replay.replay` makes the same core again."""
     return {
@@ -91,6 +93,7 @@ def core_header(
         "state": state,
         "unseen": unseen,
         "damaged": damaged,
+        **({"offsets": offsets} if offsets else {}),
     }
 
 

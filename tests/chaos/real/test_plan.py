@@ -119,6 +119,8 @@ def test_a_learner_cannot_be_the_syncer_and_only_decoupled_runs_ride(tmp_path: P
         replace(plan, run=replace(plan.run, learners=(replace(plan.run.learners[0], name="syncer"),)))
     with pytest.raises(SettingError, match="use decoupled"):
         replace(plan, run=replace(plan.run, mode="single"))
+    with pytest.raises(SettingError, match=r"syncer.shards: faults are for a run with one syncer; use 1"):
+        replace(plan, run=replace(plan.run, syncer=replace(plan.run.syncer, shards=2)))
 
 
 def test_a_takeover_asks_for_a_standby_and_the_run_gets_one(tmp_path: Path) -> None:

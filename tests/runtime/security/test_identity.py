@@ -54,3 +54,4 @@ def test_only_learners_train_and_viewers_see_no_weights() -> None:
     assert [role for role in Role if Deed.TRAIN in MAY[role]] == [Role.LEARNER]
     assert MAY[Role.VIEWER] == {Deed.LOOK}
     assert [role for role in Role if Deed.MARK in MAY[role]] == [Role.OPERATOR]
+    assert [role for role in Role if Deed.SERVE in MAY[role]] == [Role.SYNCER]

@@ -179,6 +179,8 @@ class LivePlan:
             raise SettingError(
                 "the links pass through a proxy under another address", where="syncer.tls_cert", fix="leave TLS out"
             )
+        if self.run.syncer.shards > 1:
+            raise SettingError("faults are for a run with one syncer", where="syncer.shards", fix="use 1")
         for fault in self.faults:
             hits = KINDS[fault.kind].hits
             if fault.who not in (SYNCER, *names):

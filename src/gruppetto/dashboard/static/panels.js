@@ -21,7 +21,8 @@ export function showHeadline(head) {
         el("span", {}, `${trouble.state}: ${trouble.why}`), el("span", { class: "do" }, trouble.do)))) : null,
     groups.length > 8 ? el("p", { class: "faint" }, `… and ${groups.length - 8} more`) : null);
   document.title = `${title} · round ${head.round} · gruppetto`;
-  byId("run").textContent = [head.simulated ? "simulated: " : "", head.run_id].join("");
+  const others = Object.entries(head.shards ?? {}).map(([name, url]) => el("a", { href: `${url}/dashboard/` }, ` ${name}`));
+  replace(byId("run"), [[head.simulated ? "simulated: " : "", head.run_id].join(""), ...others]);
 }
 
 // Many with the same trouble are one line.

@@ -49,6 +49,8 @@ class Deed(StrEnum):
     """Status, dashboard, metrics."""
     MARK = "mark"
     """Checkpoints of the whole run."""
+    SERVE = "serve"
+    """Say where a shard of the run is: what learners then take for the syncer."""
 
 
 MAY: Mapping[Role, frozenset[Deed]] = MappingProxyType(
@@ -56,7 +58,7 @@ MAY: Mapping[Role, frozenset[Deed]] = MappingProxyType(
         Role.LEARNER: frozenset({Deed.TRAIN, Deed.READ, Deed.LOOK}),
         Role.VIEWER: frozenset({Deed.LOOK}),
         Role.OPERATOR: frozenset({Deed.READ, Deed.LOOK, Deed.MARK}),
-        Role.SYNCER: frozenset({Deed.LOOK}),
+        Role.SYNCER: frozenset({Deed.LOOK, Deed.SERVE}),
     }
 )
 """The deeds of each role."""

@@ -1,0 +1,68 @@
+"""One learner of a run that two syncers serve: real loopback, a small model."""
+
+from __future__ import annotations
+
+import pytest
+import safetensors.torch
+import torch
+
+import gruppetto
+from gruppetto.errors import SettingError
+from gruppetto.launch.ask_shards import fetch_whole_model
+from gruppetto.numerics.deal import Shard
+
+DIALS = {"num_fragments": 4, "sync_period": 4, "overlap_steps": 1, "rounds": 12, "apply": "carry"}
+
+
+def attach(model, url, **how):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    learner = gruppetto.Learner(model, optimizer, syncer=url, tokens_per_step=16, quiet=True, **how)
+    return optimizer, learner
+
+
+def steps(model, optimizer, learner, most=10_000):
+    for index in learner.until_finished(range(most)):
+        ids, labels = model.batch(index)
+        model(ids, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("downlink", ["fp32", "delta"])
+def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer, downlink):
+    first = syncer(shard=Shard(of=2), downlink=downlink, **DIALS)
+    second = syncer(shard=Shard(number=2, of=2), directory=first.url, downlink=downlink, **DIALS)
+    model = toy()
+    optimizer, learner = attach(model, second.url, name="rider")
+    with learner:
+        steps(model, optimizer, learner, most=6)
+        numbers, saved = learner.metrics(), learner.state_dict()
+        assert numbers["gruppetto/connected"] == 1.0 and numbers["gruppetto/steps"] == 6
+        # The bases of both shards' fragments: every parameter has one.
+        assert all(saved[f"base.{name}"].abs().sum() > 0 for name in ("wte", "matrix", "gain"))
+        learner.leave()
+        steps(model, optimizer, learner)
+    assert learner.left and not learner.finished
+    given = [one.client.given for one in learner._hands.everybody]
+    assert all(given), "each shard was given the work of its own fragments"
+
+    model = toy(1)
+    optimizer, learner = attach(model, first.url, name="rider")
+    learner.load_state_dict(saved)
+    with learner:
+        assert learner.place.cursor >= 6, "the first shard leases the slot, and knows its cursor"
+        steps(model, optimizer, learner)
+    assert learner.finished and learner.round == 12
+    whole = fetch_whole_model(first.url)
+    assert whole is not None and whole.round == 12
+    for name, values in safetensors.torch.load(whole.content).items():
+        assert torch.equal(values, dict(model.named_parameters())[name]), name
+
+
+def test_a_learner_of_several_ranks_is_refused_by_name(toy, syncer):
+    first = syncer(shard=Shard(of=2), **DIALS)
+    syncer(shard=Shard(number=2, of=2), directory=first.url, **DIALS)
+    _, learner = attach(toy(), first.url, name="many")
+    learner._client._leads = True  # what its ranks would make of it
+    with pytest.raises(SettingError, match=r"is served by 2 shards, and this learner has several ranks; serve the"):
+        learner.__enter__()

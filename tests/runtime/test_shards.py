@@ -1,0 +1,240 @@
+"""A run that several syncers serve, in memory: the same values as from one; what does not belong to it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gruppetto.errors import ProtocolError, SettingError, StateError
+from gruppetto.launch.ask import GlobalModel
+from gruppetto.launch.ask_shards import assembled
+from gruppetto.numerics.deal import Shard
+from gruppetto.protocol.events import StepDone, StepStarted
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import Fixed
+from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.shard_books import ShardBook, Shards
+from gruppetto.runtime.shard_map import FRESH_S, Place, ShardDirectory, ShardMap, decode_map, decode_place, plan_of
+
+SIZES = (60, 33, 17, 9, 9, 5)
+PROTOCOL = {"num_learners": 2, "min_quorum": 2, "num_fragments": 6, "sync_period": 6, "overlap_steps": 1}
+
+
+def pulls(target):
+    target = np.asarray(target, np.float32)
+    return lambda theta, cursor: theta - np.float32(0.05 + 0.01 * (cursor % 3)) * (theta - target)
+
+
+class SideBySide:
+    """Learners of several worlds, one for each shard, with one model: each has the pieces of its own fragments."""
+
+    def __init__(self, learners, inner_step):
+        self.learners, self.inner_step = learners, inner_step
+
+    def step(self):
+        model = whole_of(self.learners)
+        after = self.inner_step(model, self.learners[0].core.cursor).astype(np.float32)
+        for learner in self.learners:
+            learner.feed(StepStarted())
+            learner.theta = after.copy()
+        for learner in self.learners:
+            learner.feed(StepDone(tokens=10, cursor=learner.core.cursor + 1))
+            learner.beat()
+
+
+def whole_of(learners):
+    model = learners[0].theta.copy()
+    for learner in learners[1:]:
+        for spec in learner.parts.fragments:
+            for piece in spec.pieces:
+                at = learner._offsets[piece.name]
+                model[at + piece.start : at + piece.stop] = learner.theta[at + piece.start : at + piece.stop]
+    return model
+
+
+@pytest.mark.parametrize("of", [2, 3])
+def test_shards_make_of_a_model_what_one_syncer_does_bit_for_bit(world, tensors, of):
+    layout, start = tensors(*SIZES), np.linspace(-1, 1, sum(SIZES), dtype=np.float32)
+    steps = [pulls(np.cos(np.arange(sum(SIZES)) + i)) for i in range(2)]
+    rules = {"merge": (("w[0-2]", "rda"), (".*", "mean")), "outer": "paper"}
+    one = world(layout, setting=rules, **PROTOCOL)
+    one.join(*(one.learner(f"l{i}", start, step) for i, step in enumerate(steps)))
+    shards = []
+    for k in range(1, of + 1):
+        more = {"shard": Shard(number=k, of=of), "directory": "http://127.0.0.1:7171" if k > 1 else ""}
+        shards.append(world(layout, setting={**rules, **more}, **PROTOCOL))
+        shards[-1].join(*(shards[-1].learner(f"l{i}", start, step) for i, step in enumerate(steps)))
+    riders = [SideBySide([w.learners[i] for w in shards], step) for i, step in enumerate(steps)]
+    for _ in range(20):
+        one.step_all()
+        for w in shards:
+            w.clock.advance(1.0)
+        for rider in riders:
+            rider.step()
+        for w in shards:
+            w.settle(w.learners)
+    rounds = [w.service.status()["round"] for w in shards]
+    assert rounds == [one.service.status()["round"]] * of == [20] * of
+    for i, rider in enumerate(riders):
+        assert np.array_equal(whole_of(rider.learners), one.learners[i].theta)
+    parts = []
+    for w in shards:
+        stream = w.service.borrow_model()
+        content = b"".join(bytes(piece) for piece in stream)
+        assert len(content) == stream.length
+        w.service.give_back(*stream.values)
+        parts.append(GlobalModel(round=stream.round, content=content))
+    whole = assembled(parts)
+    header = int.from_bytes(whole.content[:8], "little")
+    assert np.array_equal(np.frombuffer(whole.content[8 + header :], np.float32), one.theta())
+    assert whole.round == 20
+    merged = sum(w.service.status()["fragment_tokens"]["merged"] for w in shards)
+    assert merged == one.service.status()["fragment_tokens"]["merged"] > 0
+
+
+def test_while_a_shard_is_away_the_others_rounds_go_on_and_it_comes_back_from_its_state(world, tensors):
+    layout, start = tensors(*SIZES), np.zeros(sum(SIZES), np.float32)
+    shards = []
+    for k in (1, 2):
+        more = {"shard": Shard(number=k, of=2), "directory": "http://127.0.0.1:7171" if k > 1 else ""}
+        shards.append(world(layout, setting=more, **PROTOCOL | {"num_learners": 1, "min_quorum": 1}))
+        shards[-1].join(shards[-1].learner("l0", start, pulls(np.ones(sum(SIZES)))))
+    rider = SideBySide([w.learners[0] for w in shards], pulls(np.ones(sum(SIZES))))
+
+    def ride(rounds, reached):
+        for _ in range(rounds):
+            for w in shards:
+                w.clock.advance(1.0)
+            rider.step() if len(reached) == 2 else solo(rider, reached[0])
+            for w in reached:
+                w.settle(w.learners)
+
+    ride(6, shards)
+    first, second = shards
+    before = second.service.status()["round"]
+    second.service.close()
+    ride(6, [first])
+    assert first.service.status()["round"] == 12
+    second.restart()
+    assert second.service.status()["round"] == before == 6
+    second.learners[0].connect()
+    second.settle(second.learners)
+    ride(6, shards)
+    assert (first.service.status()["round"], second.service.status()["round"]) == (18, 12)
+
+
+def solo(rider, reached):
+    """One shard's syncer is away: its core goes on, and says what nobody hears."""
+    model = whole_of(rider.learners)
+    after = rider.inner_step(model, reached.learners[0].core.cursor).astype(np.float32)
+    for learner in rider.learners:
+        learner.theta = after.copy()
+    learner = reached.learners[0]
+    learner.feed(StepStarted())
+    learner.feed(StepDone(tokens=10, cursor=learner.core.cursor + 1))
+    learner.beat()
+
+
+def test_a_state_is_of_one_shard(world, tensors):
+    w = world(tensors(*SIZES), setting={"shard": Shard(number=1, of=2)}, **PROTOCOL | {"min_quorum": 1})
+    w.join(w.learner("l0", np.zeros(sum(SIZES)), pulls(np.ones(sum(SIZES)))))
+    w.step_all(2)
+    w.service.close()
+    w.setting["shard"] = Shard(number=1, of=3)
+    with pytest.raises(StateError, match=r"this run was begun with shard = '1/2', now it is '1/3'; take the old value"):
+        w.open()
+    w.setting["shard"] = Shard(number=1, of=2)
+    w.service = w.open()
+
+
+def test_more_shards_than_fragments_come_of_no_model(world, tensors):
+    rules = {"shard": Shard(number=1, of=3), "merge": ((".*", "rda"),)}
+    w = world(tensors(3, 3), setting=rules, **PROTOCOL)
+    lonely = w.learner("l0", np.zeros(6), pulls(np.ones(6)))
+    lonely.connect()
+    lonely.pump()
+    assert "3 shards for 2 fragments" in lonely.core.refusal.text
+
+
+# ── the directory ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SETTING = SyncerSetting(state="state", shard=Shard(of=2))
+PLAN = plan_of(ProtocolSetting(), SETTING)
+
+
+def directory():
+    first = ShardDirectory(Shard(of=2), run_id="tour", plan=PLAN)
+    first.url, first.epoch, first.layout_hash = "http://127.0.0.1:1", 1, "aa"
+    return first
+
+
+PLACE = Place(shard="2/2", url="http://0.0.0.0:2", epoch=1, run_id="tour", layout_hash="aa", plan=PLAN)
+
+
+def test_the_first_shard_tells_where_all_are_and_every_other_one_passes_it_on():
+    first = directory()
+    assert first.map().missing == (2,)
+    first.hear(replace(PLACE, url=""), 0.0)
+    assert first.map().missing == (2,), "it has only asked"
+    first.hear(PLACE, 0.0, "10.0.0.7")
+    second = ShardDirectory(Shard(number=2, of=2), run_id="tour", plan=PLAN)
+    second.learn(first.map())
+    assert second.map().addresses == {1: "http://127.0.0.1:1", 2: "http://10.0.0.7:2"}
+    first.hear(replace(PLACE, url="http://10.0.0.8:2", epoch=2), 1.0)
+    assert first.map().addresses[2] == "http://10.0.0.8:2", "a later life is believed at once"
+    first.hear(replace(PLACE, url="http://10.0.0.9:2", epoch=2), 1.0 + FRESH_S)
+    assert first.map().addresses[2] == "http://10.0.0.9:2", "and the same one when it has been silent"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shard": "2/3"}, "shard 2/3: this run is served by 2 shards, not 3; start it as NUMBER/2"),
+        ({"shard": "1/2"}, "the first shard is at http://127.0.0.1:1 already; give each its own number"),
+        ({"run_id": "other"}, "its state belongs to run 'other', the others serve 'tour'"),
+        ({"layout_hash": "bb"}, "it serves a model of another layout"),
+        (
+            {"plan": {**PLAN, "run.num_fragments": "12"}},
+            "run.num_fragments is 12, at the first shard it is 24; start all",
+        ),
+        ({"plan": {}}, "is unknown, at the first shard it is"),
+        ({"url": "http://10.0.0.8:2"}, "the one at http://10.0.0.7:2 has its number, in epoch 1; give each"),
+    ],
+)
+def test_a_shard_that_does_not_belong_is_refused_in_one_line(wrong, said):
+    first = directory()
+    first.hear(PLACE, 0.0, "10.0.0.7")
+    with pytest.raises(SettingError) as found:
+        first.hear(replace(PLACE, **wrong), 1.0, "10.0.0.7")
+    assert said in str(found.value) and "\n" not in str(found.value)
+    with pytest.raises(SettingError, match=r"shard 2/2 is not the directory"):
+        ShardDirectory(Shard(number=2, of=2), run_id="tour", plan=PLAN).hear(PLACE, 0.0)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"shard":"9/2"}', b'{"shard":"1/2","url":"ftp://x"}', b"\xff", b"[" * 5000]
+)
+def test_what_is_no_place_and_no_map_is_refused(data):
+    for decode in (decode_place, decode_map):
+        with pytest.raises(ProtocolError, match="not "):
+            decode(data)
+    with pytest.raises(ProtocolError, match="not a map"):
+        decode_map(b'{"run_id":"a","shards":2,"addresses":{"3":"http://a"}}')
+
+
+@pytest.mark.parametrize(("number", "address"), [(1, "http://a"), (2, "")])
+def test_all_shards_but_the_first_know_where_it_is(number, address):
+    with pytest.raises(SettingError, match=r"syncer.directory"):
+        SyncerSetting(state="state", shard=Shard(number=number, of=2), directory=address)
+
+
+def test_a_book_that_leads_to_the_first_shard_goes_on_doing_so():
+    here, there, third = (SyncerAddress.parse(f"http://{host}:1") for host in ("here", "there", "third"))
+    told = ShardMap(run_id="tour", shards=2, addresses={1: str(here), 2: str(there)})
+    by_the_first = Shards(told, Fixed(here, third))
+    assert by_the_first.addresses(1) == (here, third), "its standbys"
+    assert by_the_first.addresses(2) == ShardBook(by_the_first, 2).addresses() == (there,)
+    assert Shards(told, Fixed(there)).addresses(1) == (here,)
