@@ -19,11 +19,8 @@ from typing import Any
 import msgspec
 from aiohttp import ClientError, WSMsgType, web
 
-from gruppetto.errors import ConnectionLost, ProtocolError, StateError
+from gruppetto.errors import ConnectionLost, ProtocolError, SettingError, StateError
 from gruppetto.protocol.units import Fragment, LearnerId
-from gruppetto.errors import ProtocolError, SettingError, StateError
-from gruppetto.numerics.runs import Runs
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.body_server import BodyServer
 from gruppetto.runtime.body_wire import BODIES_PATH
@@ -38,9 +35,7 @@ from gruppetto.runtime.security.porter import Porter, Shown
 from gruppetto.runtime.security.strangers import KNOWN, Strangers
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
-from gruppetto.runtime.service import NotAsked, NotYours, Room, SyncerService
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
-from gruppetto.runtime.steps import outgoing
 from gruppetto.runtime.wire import (
     MAX_HELLO_BYTES,
     NOT_YOUR_TURN,

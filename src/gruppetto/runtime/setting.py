@@ -15,8 +15,8 @@ from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
-from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.wire import is_name
 
 __all__ = ["DEFAULT_LISTEN", "SyncerSetting", "host_and_port", "is_loopback"]
