@@ -166,6 +166,7 @@ def status_of(core: SyncerCore, seen: Observer, now: float) -> dict[str, Any]:
         ],
         "shard": WHOLE,
         "shards": {},
+        "security": {},
     }
 
 
