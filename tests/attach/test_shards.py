@@ -28,10 +28,9 @@ def steps(model, optimizer, learner, most=10_000):
         optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("downlink", ["fp32", "delta"])
-def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer, downlink):
-    first = syncer(shard=Shard(of=2), downlink=downlink, **DIALS)
-    second = syncer(shard=Shard(number=2, of=2), directory=first.url, downlink=downlink, **DIALS)
+def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer):
+    first = syncer(shard=Shard(of=2), **DIALS)
+    second = syncer(shard=Shard(number=2, of=2), directory=first.url, **DIALS)
     model = toy()
     optimizer, learner = attach(model, second.url, name="rider")
     with learner:
