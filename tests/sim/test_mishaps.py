@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gruppetto.chaos.real.reading import read_live_plan
@@ -69,6 +69,13 @@ _MISHAPS = st.builds(
 
 @settings(max_examples=8)
 @given(st.lists(_MISHAPS, max_size=10), st.integers(0, 3))
+@example(  # killed within its notice
+    [
+        Mishap(at_s=1.0, kind=MishapKind.LEAVE, who="a", lasts_s=0.0),
+        Mishap(at_s=1.0, kind=MishapKind.KILL, who="a", lasts_s=0.0),
+    ],
+    0,
+)
 def test_whatever_goes_wrong_every_invariant_holds_and_it_ends_the_same_way(mishaps: list[Mishap], seed: int) -> None:
     """Under observation of every step of every life of the syncer; and when all is over, who is left goes on."""
     first, again = _lived(mishaps, seed), _lived(mishaps, seed)

@@ -122,13 +122,17 @@ class SimulatedLearner:
         self._begin()
 
     def kill(self, away_s: float) -> None:
-        """Its process is gone at once, and what it did since its bases; a new one is there after ``away_s``."""
+        """Its process is gone at once, and what it did since its bases; a new one is there after ``away_s``.
+
+        Who has had notice already has no place to come back to.
+        """
         if not self.alive:
             return
+        returns = away_s < math.inf and not self._noticed
         self.world.note(self.spec.name, "died", learner=self.spec.name, cause="SIGKILL", wall_s=self.world.engine.now)
         self._end()
         self._break_link()
-        if away_s < math.inf:
+        if returns:
             self.world.engine.after(away_s, self._be_born_again)
         else:
             self.has_left = True
