@@ -32,6 +32,7 @@ import numpy as np
 from aiohttp import web
 
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import Fragmentation
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.protocol.messages import Answer
@@ -61,7 +62,7 @@ class Shelf:
         self.value = Value(version=Version(1), theta=theta, outer_state=(), body=body, checksum=checksum(body))  # type: ignore[arg-type]
         self.intake = Intake(CODECS["fp32"], numel, 8)
         self.seen = SimpleNamespace(malformed=0, traffic=SimpleNamespace(up=0, down=0))
-        downlink = CODECS["fp32"]
+        downlink = DOWNLINKS["fp32"]
         self._engine = SimpleNamespace(
             layout=SimpleNamespace(layout_hash=LAYOUT_HASH), parameters=SimpleNamespace(downlink=downlink)
         )

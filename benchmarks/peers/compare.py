@@ -68,6 +68,7 @@ def syncer(place: Path) -> Iterator[dict[str, str]]:
     for each in sets:
         command += ["--set", each]
     with serving(command, place / "service.log"):
+        wait_for((place / "syncer" / "endpoint.json").exists, "the syncer", place)
         yield {}
 
 
