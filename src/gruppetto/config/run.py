@@ -46,6 +46,8 @@ MAX_STEP_S = 86_400.0
 MAX_SLOWDOWN = 1e6
 """A step of milliseconds takes an hour then; a sleep knows no longer times than years."""
 MAX_RESTARTS = 1000
+ALONE = GroupEntry(name="alone")
+"""Of learners that are named in no group."""
 
 Mode = Literal["decoupled", "single", "data-parallel", "diloco"]
 
@@ -342,9 +344,9 @@ class RunConfig:
         """The names of the learners that come and go with the room that an engine has."""
         return tuple(name for group in self.groups for name in group.extras)
 
-    def group_of(self, learner: str) -> GroupEntry | None:
-        """The group that a learner is of, by its name; None: of none."""
-        return next((group for group in self.groups if learner in (*group.base, *group.extras)), None)
+    def group_of(self, learner: str) -> GroupEntry:
+        """The group that a learner is of, by its name; of none: one with the default needs."""
+        return next((group for group in self.groups if learner in (*group.base, *group.extras)), ALONE)
 
     @property
     def rounds(self) -> int:

@@ -45,8 +45,7 @@ class Learners:
         syncer = self._routes.syncer_for(name, self._syncer)
         verb = ["learner", str(self._directory / "run.toml"), "--syncer", syncer]
         verb += ["--name", name, "--cache", str(self._cache)]
-        group = self._config.group_of(name)
-        for setting in group.set if group is not None else ():
+        for setting in self._config.group_of(name).set:
             verb += ["--set", setting]
         if name in self._parts:
             verb += ["--from", str(self._parts[name])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gruppetto.config import RunConfig
-from gruppetto.config.groups import GroupEntry
 from gruppetto.launch.syncers import STANDBY, SYNCER
 
 __all__ = ["bundles_for"]
@@ -22,7 +21,7 @@ def bundles_for(config: RunConfig, name: str) -> list[dict[str, float]]:
     if name in (SYNCER, STANDBY):
         launch = config.launch
         return [{"CPU": 1.0, **dict(launch.syncer_resources if name == SYNCER else launch.standby_resources)}]
-    group = config.group_of(name) or GroupEntry(name="alone")
+    group = config.group_of(name)
     ranks = group.on_a_node
     whole = {"CPU": group.cpus * ranks, "GPU": group.gpus * ranks, "memory": group.memory_gib * GIB * ranks}
     whole.update(group.resources)

@@ -22,7 +22,6 @@ from typing import Any
 import ray
 
 from gruppetto.config import RunConfig
-from gruppetto.config.groups import GroupEntry
 from gruppetto.config.write import END, to_toml
 from gruppetto.errors import UserError
 from gruppetto.launch.children import Child
@@ -74,14 +73,13 @@ class RayEngine:
     def start(self, name: str, arguments: Sequence[str], log: Path, *, threads: int) -> Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
-        group = self._config.group_of(name) or GroupEntry(name="alone")
         errand = Errand(
             name=name,
             arguments=list(arguments),
             threads=threads,
             log=log,
             bundles=bundles_for(self._config, name),
-            ranks_per_node=group.on_a_node,
+            ranks_per_node=self._config.group_of(name).on_a_node,
             file=str(self._directory / "run.toml"),
             content=self._content,
             digest=hashlib.sha256(self._content).hexdigest(),

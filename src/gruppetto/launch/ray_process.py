@@ -5,8 +5,6 @@ A learner of many ranks is one such process: an actor on each of its nodes, each
 
 from __future__ import annotations
 
-import subprocess
-import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +16,15 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from gruppetto.errors import UserError
-from gruppetto.launch.children import LEFT_IN_ORDER, NODE_LOST, STOPPED
+from gruppetto.launch.children import NODE_LOST, STOPPED
 from gruppetto.launch.ray_host import Host
+from gruppetto.launch.remote import KILLED, as_told, waited_for
 from gruppetto.runtime.clock import Clock
 
 __all__ = ["Errand", "RayProcess"]
 
 LOOK_S = 0.5
 POLL_S = 0.05
-KILLED = -9
 Course = Generator[list[Any], list[Any], int]
 
 
@@ -119,12 +117,7 @@ class RayProcess:
         self.release()
 
     def wait(self, timeout: float | None = None) -> int:
-        pause, since = threading.Event(), self.clock.now()
-        while (code := self.poll()) is None:
-            if timeout is not None and self.clock.now() - since >= timeout:
-                raise subprocess.TimeoutExpired(self.errand.name, timeout)
-            pause.wait(POLL_S)
-        return code
+        return waited_for(self.errand.name, self.poll, clock=self.clock, timeout_s=timeout, every_s=POLL_S)
 
     def release(self) -> None:
         """Its actors and its place on the cluster; what it had started ends with them."""
@@ -205,7 +198,7 @@ class RayProcess:
     def _end(self, code: int) -> None:
         if self.returncode is None:
             self.waits = ""
-            self.returncode = STOPPED if self._told and code not in LEFT_IN_ORDER and code != KILLED else code
+            self.returncode = as_told(code, told=self._told)
 
     def _why_lost(self, error: RayError) -> int:
         said = str(error)

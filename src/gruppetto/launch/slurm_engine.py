@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from gruppetto.config import RunConfig
-from gruppetto.config.groups import GroupEntry
 from gruppetto.errors import GruppettoError
 from gruppetto.launch.children import Child
 from gruppetto.launch.engine import HERE
@@ -40,7 +39,6 @@ class SlurmEngine:
     def start(self, name: str, arguments: Sequence[str], log: Path, *, threads: int) -> Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
-        group = self._config.group_of(name) or GroupEntry(name="alone")
         job = Job(
             name=name,
             # A job has no parent here whose end it could see.
@@ -50,7 +48,7 @@ class SlurmEngine:
             place=self._directory / "slurm" / name,
             python=sys.executable,
             bundles=bundles_for(self._config, name),
-            ranks_per_node=group.on_a_node,
+            ranks_per_node=self._config.group_of(name).on_a_node,
         )
         process = SlurmProcess(job, self._clock)
         self._processes = [one for one in self._processes if one.returncode is None]

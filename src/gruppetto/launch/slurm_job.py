@@ -7,7 +7,6 @@ import logging
 import shlex
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from gruppetto.errors import GruppettoError, UserError
 from gruppetto.launch.children import LEFT_IN_ORDER, NODE_LOST, STOPPED, threads_of
 from gruppetto.launch.engine import HERE
+from gruppetto.launch.remote import KILLED, as_told, waited_for
 from gruppetto.runtime.clock import Clock
 
 __all__ = ["Job", "SlurmProcess", "asked", "script_of"]
@@ -24,7 +24,6 @@ _log = logging.getLogger("gruppetto.launch")
 
 COMMAND_S = 30.0
 POLL_S = 0.2
-KILLED = -9
 MIB = 2**20
 
 
@@ -182,18 +181,18 @@ class SlurmProcess:
         self._end(KILLED)
 
     def wait(self, timeout: float | None = None) -> int:
-        pause, since = threading.Event(), self._clock.now()
-        while (code := self.poll()) is None:
-            if timeout is not None and self._clock.now() - since >= timeout:
-                raise subprocess.TimeoutExpired(self.job.name, timeout)
-            pause.wait(POLL_S)
-            with contextlib.suppress(GruppettoError):
-                line = asked("squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={self.number}").strip()
-                self.heard(*(line.split("|", 1) if "|" in line else ("", "")))
-        return code
+        return waited_for(self.job.name, self._ask, clock=self._clock, timeout_s=timeout, every_s=POLL_S)
 
     def release(self) -> None:
         """Slurm takes back what a job had by itself."""
+
+    def _ask(self) -> int | None:
+        """The same as :meth:`poll`, by a question of its own."""
+        if self.poll() is None:
+            with contextlib.suppress(GruppettoError):
+                line = asked("squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={self.number}").strip()
+                self.heard(*(line.split("|", 1) if "|" in line else ("", "")))
+        return self.poll()
 
     def _cancel(self, number: signal.Signals | None = None) -> None:
         with contextlib.suppress(GruppettoError):
@@ -204,4 +203,4 @@ class SlurmProcess:
             self.waits = ""
             # SIGTERM from somebody else is Slurm's, which wants the node back.
             self.evicted = code == STOPPED and not self._told
-            self.returncode = STOPPED if self._told and code not in LEFT_IN_ORDER and code != KILLED else code
+            self.returncode = as_told(code, told=self._told)

@@ -29,8 +29,6 @@ LOOK_EVERY_S = 1.0
 MAX_ALLOWANCES = 8192
 """Kept of identities and kinds of requests; of those that have been away longest a full one is as good."""
 
-DEEDS = {"looks": Deed.LOOK, "tensors": Deed.READ, "control": Deed.TRAIN, "heartbeat": Deed.TRAIN}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
