@@ -188,3 +188,22 @@ def test_a_part_that_is_damaged_or_of_another_model_is_refused(toy: Make, tmp_pa
     (place / "part.safetensors").write_bytes(body)
     with pytest.raises(StateError, match="the checksum of its tensors is wrong"):
         load_part(place, one.model, one.optimizer, one.learner)
+
+
+def test_parts_of_checkpoints_that_have_gone_go_too(syncer: Start, toy: Make, tmp_path: Path) -> None:
+    """Those by the syncer's timer; what somebody has named stays, and so does everything the syncer still has."""
+    running = syncer(**SMALL, checkpoint_every_s=1.0, checkpoints_kept=1)
+    one, parts = Rider(running.url, toy(), tmp_path / "parts"), tmp_path / "parts"
+    state = running._state / "checkpoints"
+    with one.learner:
+        one.checkpointed(running.url, name="friday")
+        seen: set[str] = set()
+        while len(seen) < 4:
+            one.train()
+            seen |= {place.name for place in state.glob("auto-*") if (place / "manifest.json").exists()}
+        assert one.parts is not None
+        one.parts.close()
+    kept = {place.name for place in state.iterdir() if (place / "manifest.json").exists()}
+    there = {place.name for place in parts.iterdir()}
+    assert kept <= there and "friday" in there
+    assert len(there - {"friday"}) <= 3 < len(seen)

@@ -38,6 +38,8 @@ class Hands:
         self.apply_s = self.snapshot_s = 0.0
         self.cut: LearnerState | None = None
         """While a part is being saved: the core as of the cut."""
+        self.kept: tuple[str, ...] = ()
+        """... and the older checkpoints whose parts are still needed."""
         self.saving = 0
         """Parts that are on their way to the disk."""
         self._save = save
@@ -118,7 +120,7 @@ class Hands:
         if self._save is None:
             self._part_saved(action.mark, ok=False, text="it saves no parts: it was attached without on_checkpoint")
             return
-        self.cut = action.state
+        self.cut, self.kept = action.state, action.kept
         try:
             where = self._save(action.mark)
         except Exception as wrong:
@@ -126,7 +128,7 @@ class Hands:
             self._part_saved(action.mark, ok=False, text=f"{type(wrong).__name__}: {wrong}")
             return
         finally:
-            self.cut = None
+            self.cut, self.kept = None, ()
         if isinstance(where, Future):
             where.add_done_callback(lambda written: self._part_written(action.mark, written))
         else:

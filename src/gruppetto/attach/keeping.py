@@ -88,6 +88,14 @@ class Keeping(Telling):
             return hands.cut
         return self._core.snapshot() if self._word is None else self._word.state
 
+    @property
+    def marks_kept(self) -> tuple[str, ...]:
+        """While ``on_checkpoint`` is called: the older checkpoints that the run can still go on from.
+
+        Parts of checkpoints that the syncer has taken by its timer, and that are not among these, may go.
+        """
+        return () if self._clocked is None else self._clocked.kept
+
     def load_state_dict(self, state_dict: Mapping[str, Any], *, same_life: bool = False) -> None:
         """Go on from a checkpoint, before the ``with`` block. Only fragments that have changed since are then pulled.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,13 @@ from gruppetto.attach.checkpoints import Checkpoints, is_checkpoint
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.errors import StateError
 from gruppetto.runtime.durable import force_directory, write_durably
+from gruppetto.runtime.manifest import BY_TIMER
 from gruppetto.runtime.wire import checksum
 
 if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
 
-__all__ = ["Parts", "load_part", "put_together", "read_files", "take_apart", "write_files"]
+__all__ = ["Parts", "load_part", "put_together", "read_files", "remove_unneeded", "take_apart", "write_files"]
 
 PART_VERSION = 1
 TENSORS, REST = "part.safetensors", "part.json"
@@ -62,14 +63,18 @@ class Parts:
 
     def __call__(self, learner: Learner, mark: str) -> Future[str]:
         """Save the part of checkpoint ``mark``; where it lies, once it is durable."""
+        kept = learner.marks_kept
         if learner.ranks is not None:
             if self._together is None:
                 self._together = Checkpoints(self._directory)
             beside: dict[str, Tensor] = {}
             extra = take_apart(dict(self._extra()), EXTRA, beside)
-            return self._together.save_at(
+            written = self._together.save_at(
                 self._directory / mark, self._model, self._optimizer, learner, extra={EXTRA: extra}, beside=beside
             )
+            if learner.ranks.rank == 0:
+                written.add_done_callback(lambda _: remove_unneeded(self._directory, {mark, *kept}))
+            return written
         tensors: dict[str, Tensor] = {}
         rest = {
             "model": take_apart(self._model.state_dict(), "model", tensors),
@@ -77,7 +82,9 @@ class Parts:
             "learner": take_apart(learner.state_dict(), "learner", tensors),
             "extra": take_apart(dict(self._extra()), "extra", tensors),
         }
-        return self._writer.submit(write_files, self._directory / mark, tensors, rest)
+        written = self._writer.submit(write_files, self._directory / mark, tensors, rest)
+        written.add_done_callback(lambda _: remove_unneeded(self._directory, {mark, *kept}))
+        return written
 
     def close(self) -> None:
         """Finish what was begun."""
@@ -167,6 +174,13 @@ def write_files(place: Path, tensors: dict[str, Tensor], rest: dict[str, Any]) -
     for directory in (place, place.parent):
         force_directory(directory)
     return str(place.absolute())
+
+
+def remove_unneeded(directory: Path, needed: Collection[str]) -> None:
+    """Remove parts of checkpoints by the syncer's timer that are not among ``needed``; those that people named stay."""
+    for place in directory.glob(f"{BY_TIMER}*"):
+        if place.name not in needed:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def read_files(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

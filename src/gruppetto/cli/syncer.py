@@ -177,6 +177,8 @@ def _setting(config: RunConfig, shard: Shard, flags: Flags) -> SyncerSetting:
         directory=flags.directory or "",
         lease_s=place.lease_s,
         snapshots_kept=place.snapshots_kept,
+        checkpoint_every_s=place.checkpoint_every_s,
+        checkpoints_kept=place.checkpoints_kept,
         max_bytes_per_s=place.max_bytes_per_s,
         run={"train": msgspec.to_builtins(config.train)},
     )

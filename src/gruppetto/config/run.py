@@ -27,6 +27,7 @@ from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.checkpoint_timer import check_checkpoints
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.train.setting import TrainSetting
 
@@ -174,6 +175,10 @@ class SyncerPlace:
     [sharded syncer](sharded-syncer.md)."""
     snapshots_kept: int = 2
     """Older commits that are kept whole, at least ``run.sync_period`` rounds apart, in case newer ones are damaged."""
+    checkpoint_every_s: float | None = None
+    """Take a checkpoint of the whole run so often, if a round has passed; None: only when somebody asks for one."""
+    checkpoints_kept: int = 2
+    """Of those that were taken by themselves, so many of the newest stay. Those that somebody named stay anyway."""
     max_bytes_per_s: float | None = None
     """What all that learners download may leave at together, in bytes a second: some 90 % of the link leaves room for
     heartbeats where its queue is deep. Without it, as fast as the link takes it."""
@@ -188,6 +193,7 @@ class SyncerPlace:
             raise SettingError(f"is {self.lease_s}", where="syncer.lease_s", fix="use more than 0 seconds, up to a day")
         if not 0 <= self.snapshots_kept <= 1000:
             raise SettingError(f"is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000")
+        check_checkpoints(self.checkpoint_every_s, self.checkpoints_kept, self.shards)
         if self.max_bytes_per_s is not None and not LEAST_BYTES_PER_S <= self.max_bytes_per_s < float("inf"):
             raise SettingError(
                 f"is {self.max_bytes_per_s}",

@@ -288,6 +288,8 @@ class SaveState:
     mark: str
     round: Round
     state: LearnerState
+    kept: tuple[str, ...] = ()
+    """Older checkpoints whose parts are still needed."""
 
 
 SyncerAction = (

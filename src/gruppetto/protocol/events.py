@@ -152,9 +152,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeCheckpoint:
-    """An operator wants a checkpoint of the whole run, under this name."""
+    """An operator, or the syncer's timer, wants a checkpoint of the whole run, under this name."""
 
     mark: str
+    kept: tuple[str, ...] = ()
+    """Checkpoints that can be gone on from now: their parts are still needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

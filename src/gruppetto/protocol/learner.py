@@ -503,7 +503,7 @@ class LearnerCore:
     def _save(self, marker: Marker) -> None:
         """The cut goes through here: everything up to the marker's round is applied, nothing newer is."""
         if self.synchronised:
-            self._out.append(SaveState(mark=marker.mark, round=marker.round, state=self.snapshot()))
+            self._out.append(SaveState(mark=marker.mark, round=marker.round, state=self.snapshot(), kept=marker.kept))
         else:
             self._answer_the_marker(marker.mark, ok=False, text="it did not have all weights yet")
 

@@ -48,6 +48,8 @@ class OpenMark:
     """The one checkpoint that is being taken."""
 
     mark: str
+    kept: tuple[str, ...]
+    """Other checkpoints whose parts are still needed."""
     give_up_at: float
     round: Round | None = None
     """Of the syncer's part; None before the cut."""
@@ -89,7 +91,7 @@ class Marking(Standing):
         if why:
             self._out.append(CheckpointRefused(mark=event.mark, why=why))
         else:
-            self._mark = OpenMark(mark=event.mark, give_up_at=now + self.setting.checkpoint_timeout_s)
+            self._mark = OpenMark(mark=event.mark, kept=event.kept, give_up_at=now + self.setting.checkpoint_timeout_s)
 
     def _on_checkpoint_recorded(self, now: float, event: CheckpointRecorded) -> None:
         if self._mark is not None and self._mark.mark == event.mark and self._mark.round is not None:
@@ -141,7 +143,7 @@ class Marking(Standing):
         self._out.append(Checkpoint(mark=mark.mark, round=self.round, state=state))
         for member in self.members.connected():
             mark.waiting[member.learner] = member.incarnation
-            marker = Marker(epoch=self.epoch, mark=mark.mark, round=self.round)
+            marker = Marker(epoch=self.epoch, mark=mark.mark, round=self.round, kept=mark.kept)
             self._send(member.learner, member.session, marker)
 
     def _give_up(self, mark: OpenMark) -> None:

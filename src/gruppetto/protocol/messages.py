@@ -321,6 +321,8 @@ class Marker:
     """The name of the checkpoint."""
     round: Round
     """The newest round that the syncer's part holds."""
+    kept: tuple[str, ...] = ()
+    """Older checkpoints whose parts are still needed, so that a learner can tell which are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

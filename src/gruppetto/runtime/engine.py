@@ -161,7 +161,9 @@ class Engine:
             damaged=store.damaged,
             offsets=self.offsets,
         )
-        self.checkpoints = RunCheckpoints(store, disk, rounds=protocol.rounds, feed=self.feed, fail=self._fail)
+        self.checkpoints = RunCheckpoints(
+            store, disk, rounds=protocol.rounds, kept=setting.checkpoints_kept, feed=self.feed, fail=self._fail
+        )
         self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
         self._write_header(made_of)
 

@@ -14,6 +14,7 @@ from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import checksum
 
 __all__ = [
+    "BY_TIMER",
     "CHECKPOINTS",
     "MANIFEST",
     "MANIFEST_VERSION",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 CHECKPOINTS, MANIFEST = "checkpoints", "manifest.json"
+BY_TIMER = "auto-"
+"""How the names of those begin that nobody has asked for. Only these are ever removed by themselves."""
 MANIFEST_VERSION = 1
 _MAGIC = b"gruppetto checkpoint "
 
@@ -85,13 +88,19 @@ def read_manifest(place: Path) -> Manifest:
 
 
 def complete_checkpoints(state: Path) -> list[tuple[Path, Manifest]]:
-    """Those of a state directory that can be resumed from, the oldest first. Damaged ones are passed over."""
+    """Those of a state directory that can be resumed from, the oldest first. Damaged ones are passed over.
+
+    Older is who was taken in an earlier life of the run, or in the same at an earlier round: a run that went back has
+    fewer rounds than what it gave up."""
     found = []
     for place in sorted((state / CHECKPOINTS).glob("*")):
         with suppress(StateError):
             written_at = (place / MANIFEST).stat().st_mtime_ns if (place / MANIFEST).exists() else 0
             found.append((written_at, place, read_manifest(place)))
-    return [(place, manifest) for _, place, manifest in sorted(found, key=lambda each: (each[2].round, each[0]))]
+    return [
+        (place, manifest)
+        for _, place, manifest in sorted(found, key=lambda each: (each[2].epoch, each[2].round, each[0]))
+    ]
 
 
 def identity_of(checkpoint: Path) -> bytes:

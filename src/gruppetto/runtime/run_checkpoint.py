@@ -23,11 +23,13 @@ from gruppetto.errors import StateError
 from gruppetto.protocol.actions import Checkpoint, CheckpointClosed, CheckpointRefused
 from gruppetto.protocol.events import CheckpointRecorded, SyncerEvent, TakeCheckpoint
 from gruppetto.protocol.state import without_the_absent
-from gruppetto.protocol.units import Epoch
+from gruppetto.protocol.units import Epoch, Round
 from gruppetto.runtime.authority import Authority
+from gruppetto.runtime.checkpoint_timer import by_timer, name_by_timer, remove_old
 from gruppetto.runtime.commits import COMMITS
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.manifest import (
+    BY_TIMER,
     CHECKPOINTS,
     MANIFEST,
     MANIFEST_VERSION,
@@ -66,10 +68,12 @@ class RunCheckpoints:
         disk: Worker,
         *,
         rounds: int | None,
+        kept: int,
         feed: Callable[[SyncerEvent], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self._store, self._disk, self._rounds, self._feed, self._fail = store, disk, rounds, feed, fail
+        self._store, self._disk, self._rounds, self._kept = store, disk, rounds, kept
+        self._feed, self._fail = feed, fail
         self.report: dict[str, Any] | None = None
 
     def take(self, name: str) -> None:
@@ -77,17 +81,37 @@ class RunCheckpoints:
 
         Raises :class:`StateError` for a name that cannot be used, and while another one is being taken.
         """
-        if self.report is not None and self.report["stage"] == "waiting":
+        if self.waiting:
+            assert self.report is not None
             raise StateError(
                 f"checkpoint {self.report['mark']} is being taken", where="checkpoint", fix="ask again when it is done"
+            )
+        if name.startswith(BY_TIMER):
+            raise StateError(
+                f"names with {BY_TIMER} are of checkpoints that go by themselves", where="checkpoint", fix="use another"
             )
         mark = name or self._next_name()
         if not is_name(mark):
             raise StateError(f"{mark[:40]!r} is no name", where="checkpoint", fix="use letters, digits or . _ -")
         if (self._place(mark) / MANIFEST).exists():
             raise StateError(f"there is a checkpoint {mark!r} already", where="checkpoint", fix="use another name")
+        self._begin(mark)
+
+    @property
+    def waiting(self) -> bool:
+        """One is being taken."""
+        return self.report is not None and self.report["stage"] == "waiting"
+
+    def take_by_timer(self, round: Round) -> None:
+        """Take one of ``round``, unless it is there already or another one is being taken."""
+        mark = name_by_timer(self._store.epoch, round)
+        if not self.waiting and not (self._place(mark) / MANIFEST).exists():
+            self._begin(mark)
+
+    def _begin(self, mark: str) -> None:
         self.report = {"mark": mark, "stage": "waiting"}
-        self._feed(TakeCheckpoint(mark=mark))
+        kept = tuple(place.name for place, _ in by_timer(self._store.path))
+        self._feed(TakeCheckpoint(mark=mark, kept=kept))
 
     def perform(self, action: Checkpoint | CheckpointClosed | CheckpointRefused) -> None:
         """Write, or say what came of it."""
@@ -135,9 +159,11 @@ class RunCheckpoints:
                 return
             self._say(action, "failed", why=error.strerror or str(error))
 
-        self._disk.submit(
-            lambda: write_manifest(self._place(action.mark), manifest), lambda _: self._say(action, "done"), failed
-        )
+        def write() -> None:
+            write_manifest(self._place(action.mark), manifest)
+            remove_old(self._store.path, self._kept)
+
+        self._disk.submit(write, lambda _: self._say(action, "done"), failed)
 
     def _say(self, action: CheckpointClosed, stage: str, why: str = "") -> None:
         left_out = f", without {', '.join(name for name, _ in action.left_out)}" if action.left_out else ""

@@ -25,9 +25,11 @@ from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.events import LinkLost, Seeded
 from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
 from gruppetto.protocol.reception import refusal_for
+from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.assembly import PieceUpload
+from gruppetto.runtime.checkpoint_timer import CheckpointTimer
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
@@ -122,6 +124,7 @@ class SyncerService:
         )
         self.directory = ShardDirectory(setting.shard, run_id=self._store.run_id, plan=plan_of(protocol, setting))
         """Where all shards of the run are."""
+        self._timer = CheckpointTimer.of(setting.state, setting.checkpoint_every_s, clock.now())
         self._stepped_down: SteppedDown | None = None
         self._stopping = False
         self.engine: Engine | None = None
@@ -152,7 +155,9 @@ class SyncerService:
     @property
     def wake_at(self) -> float | None:
         """When :meth:`tick` wants to be called, on the service's clock; None: not before something happens."""
-        return None if self.engine is None else self.engine.wake_at
+        if self.engine is None:
+            return None
+        return min((t for t in (self.engine.wake_at, self._timer.due_at) if t is not None), default=None)
 
     @property
     def over(self) -> bool:
@@ -176,8 +181,14 @@ class SyncerService:
 
     def tick(self) -> None:
         """Time has passed."""
-        if self.engine is not None:
-            self.engine.tick()
+        if self.engine is None:
+            return
+        now = self._clock.now()
+        if self._timer.is_due(now):
+            self._timer.begin_anew(now)
+            if self.engine.core.phase is not Phase.SEEDING and not self.over:
+                self.engine.checkpoints.take_by_timer(self.engine.core.round)
+        self.engine.tick()
 
     def say_farewell(self) -> None:
         """The syncer stops: tell the learners, who will dial until it is back."""

@@ -16,6 +16,7 @@ from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.checkpoint_timer import check_checkpoints
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.wire import is_name
 
@@ -76,6 +77,10 @@ class SyncerSetting:
     """The address of the first shard, or those of it and its standbys. Any other shard is announced there."""
     max_bodies: int = 8
     """Uploads held in memory at once. Further ones wait at their sockets."""
+    checkpoint_every_s: float | None = None
+    """Take a checkpoint of the whole run so often, if a round has passed; None: only when somebody asks for one."""
+    checkpoints_kept: int = 2
+    """Of those that were taken by themselves, so many of the newest stay. Those that somebody named stay anyway."""
     max_bytes_per_s: float | None = None
     """What all published fragments together may leave at; None: as fast as the link takes them."""
 
@@ -101,6 +106,7 @@ class SyncerSetting:
             raise SettingError(
                 f"snapshots_kept is {self.snapshots_kept}", where="syncer.snapshots_kept", fix="use 0 to 1000"
             )
+        check_checkpoints(self.checkpoint_every_s, self.checkpoints_kept, self.shard.of)
         if not 1 <= self.max_bodies <= 1024:
             raise SettingError(f"max_bodies is {self.max_bodies}", where="syncer.max_bodies", fix="use 1 to 1024")
         if self.max_bytes_per_s is not None and not LEAST_BYTES_PER_S <= self.max_bytes_per_s < float("inf"):
