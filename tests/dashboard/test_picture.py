@@ -18,6 +18,7 @@ from gruppetto.dashboard.headline import headline_of, state_of
 from gruppetto.dashboard.picture import Picture
 from gruppetto.dashboard.seen import MAX_LANES
 from gruppetto.dashboard.window import head, lane_in_window, window
+from gruppetto.protocol.messages import FAILED
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.metrics import measure
@@ -210,6 +211,10 @@ def test_the_headline_says_who_why_and_what_to_do() -> None:
     assert troubles["ben"].state == "offline" and "SIGKILL" in troubles["ben"].why and "start it" in troubles["ben"].do
     assert troubles["clara"].state == "recovering"
     assert "anna" not in troubles
+    gone = pictured(member(2.8, "anna", "left", "goodbye"), member(2.9, "ben", "left", f"{FAILED}ValueError: mine"))
+    told = headline_of(gone, 4.0, live=True)
+    assert "0 of 1 learners are training" in told.text, "who has left on purpose is not missed, who has failed is"
+    assert [(t.who, t.why) for t in told.troubles] == [("ben", "its training failed: ValueError: mine, 1.1 s ago")]
     assert headline_of(picture, 30.0, live=True).troubles[0].why == "alive, but no step for 28.0 s"
 
 

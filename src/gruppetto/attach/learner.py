@@ -41,6 +41,7 @@ from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.messages import in_a_line
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
@@ -325,7 +326,7 @@ class Learner(Comings):
         if kind is None:
             self.close()
         else:
-            self._leave(LAST_WORDS_S)
+            self._leave(LAST_WORDS_S, in_a_line(f"{kind.__name__}: {error}") if issubclass(kind, Exception) else "")
 
     def close(self) -> None:
         """Leave the run: report, say goodbye; from any thread. Called again it finishes what has failed before.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gruppetto.dashboard.lane import Lane
 from gruppetto.dashboard.picture import Picture
 from gruppetto.protocol.admission import ADVICE, ROUTINE
-from gruppetto.protocol.messages import RejectionReason
+from gruppetto.protocol.messages import FAILED, RejectionReason
 from gruppetto.report.story import as_duration
 
 __all__ = ["Headline", "Trouble", "headline_of", "state_of"]
@@ -82,7 +82,7 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         )
     pace_s = _pace_s(picture)
     since_s = now - picture.published_at
-    everybody = sum(1 for state in states.values() if state != "left")
+    everybody = sum(1 for name, state in states.items() if state != "left" or _has_failed(picture.lanes[name]))
     if since_s > max(STALL_S, STALL_ROUNDS * pace_s):
         waits = _waits_for(picture, here)
         text = f"No round for {as_duration(since_s)}, at {of}: {waits}"
@@ -117,6 +117,11 @@ def _waits_for(picture: Picture, here: int) -> str:
             return "it is being made durable. Look after the disk of the syncer."
 
 
+def _has_failed(lane: Lane) -> bool:
+    """It is no longer here, and said that its training has failed."""
+    return lane.state == "left" and lane.why.startswith(FAILED)
+
+
 def _trouble(lane: Lane, state: str, now: float) -> Trouble | None:
     since = as_duration(max(0.0, now - lane.states.since))
     match state:
@@ -136,6 +141,9 @@ def _trouble(lane: Lane, state: str, now: float) -> Trouble | None:
             quiet = as_duration(now - max(lane.stepped_at or 0.0, lane.states.since))
             do = "Its data, its device or max_run_ahead hold it up; learner.waiting_for and its log say which."
             return Trouble(who=lane.name, state=state, why=f"alive, but no step for {quiet}", do=do)
+        case "left" if _has_failed(lane):
+            do = "Its log has the traceback; mend it, and start it again under the same name."
+            return Trouble(who=lane.name, state=state, why=f"{lane.why}, {since} ago", do=do)
         case "left":
             return None
     grave = [reason for reason, _ in lane.rejected.most_common() if reason not in ROUTINE]

@@ -103,7 +103,7 @@ class Callback(pl.Callback):  # type: ignore[misc]
         self._ride.end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._ride.abandon()
+        self._ride.abandon(exception)
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Learner:
         if self.learner is not None:
