@@ -30,6 +30,7 @@ from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import LAST_WORDS_S
 from gruppetto.attach.ranks import Ranks, ranks_of
+from gruppetto.attach.rendezvous import say_if_it_may_not_come_back
 from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
@@ -214,6 +215,8 @@ class Learner(Comings):
             donates = None
         self._follow: Follow | None = None
         self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
+        if self._ranks is not None and self._ranks.leads:
+            say_if_it_may_not_come_back()
         flat = FlatModel(model, trainable_only=trainable_only)
         session = secrets.token_hex(8)
         if self._ranks is not None:

@@ -283,7 +283,8 @@ class LearnerClient:
         core, total = self.core, len(self.core.fragments)
         if not core.linked:
             where = ", ".join(map(str, self.addresses))
-            return f"the syncer at {where}" + (f" ({self.trouble})" if self.trouble else "")
+            why = self.trouble.removeprefix(where).lstrip(": ")  # it begins with the address that was dialled
+            return f"the syncer at {where}" + (f" ({why})" if why else "")
         if core.recovering and self.recovering is not None:
             return self.recovering.waiting_for
         if not core.synchronised:
