@@ -10,7 +10,7 @@ from gruppetto.protocol.admission import ADVICE, ROUTINE
 from gruppetto.protocol.messages import FAILED, RejectionReason
 from gruppetto.report.story import as_duration
 
-__all__ = ["Headline", "Trouble", "headline_of", "state_of"]
+__all__ = ["Headline", "Trouble", "headline_of", "is_expected", "state_of"]
 
 QUIET_STEPS, QUIET_S = 4.0, 3.0
 """A learner is waiting when no step of it has come for so many of its steps, and at least for so long."""
@@ -82,7 +82,7 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         )
     pace_s = _pace_s(picture)
     since_s = now - picture.published_at
-    everybody = sum(1 for name, state in states.items() if state != "left" or _has_failed(picture.lanes[name]))
+    everybody = sum(1 for lane in picture.lanes.values() if is_expected(lane))
     if since_s > max(STALL_S, STALL_ROUNDS * pace_s):
         waits = _waits_for(picture, here)
         text = f"No round for {as_duration(since_s)}, at {of}: {waits}"
@@ -115,6 +115,11 @@ def _waits_for(picture: Picture, here: int) -> str:
             return "it is being merged."
         case _:
             return "it is being made durable. Look after the disk of the syncer."
+
+
+def is_expected(lane: Lane) -> bool:
+    """It is here, or should be: it has not left on purpose."""
+    return lane.state != "left" or _has_failed(lane)
 
 
 def _has_failed(lane: Lane) -> bool:
