@@ -60,7 +60,9 @@ def test_who_does_not_come_is_named() -> None:
         name_of_attempt(store, 1, 2, patience_s=0.1)
 
 
-def test_ranks_that_may_not_come_back_are_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_ranks_that_may_not_come_back_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
     say_if_it_may_not_come_back()
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")

@@ -218,6 +218,21 @@ def test_the_headline_says_who_why_and_what_to_do() -> None:
     assert headline_of(picture, 30.0, live=True).troubles[0].why == "alive, but no step for 28.0 s"
 
 
+def test_whose_work_is_no_longer_merged_is_named_until_it_is_again() -> None:
+    def drop(t: float, reason: str) -> bytes:
+        return say(t, "out", "Drop", learner="anna", fragment=0, round=2, reason=reason)
+
+    def named(*more: bytes) -> list[str]:
+        return [t.why for t in headline_of(pictured(*more), 3.5, live=True).troubles]
+
+    late, nan = [drop(3.0, "late")] * 9, [drop(3.1, "not-finite")] * 3
+    again = say(3.2, "out", "RoundClosed", round=1, why="all", participants=["anna"], live=1, grace_spent_s=0.2)
+    assert named(*late, *nan[:2]) == [], "one or two may happen, and being late happens to the healthy"
+    assert named(*late, *nan) == ["nothing of it was merged since round 1: not-finite"]
+    opened = say(3.15, "out", "QuorumMet", round=2, quorum_s=0.5, at_clock=1, live=1, grace_s=0.25)
+    assert named(*nan, opened, again.replace(b'"round":1', b'"round":2')) == []
+
+
 def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:
     said = [
         say(3.0, "out", "Alarm", kind="zero-update", text="Nothing moves."),

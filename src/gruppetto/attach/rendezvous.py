@@ -65,8 +65,8 @@ def say_if_it_may_not_come_back() -> None:
     """In one line, before it is too late."""
     if may_not_come_back(os.environ, met_here=_met_here):
         log.warning(
-            "torchrun is to start these ranks again when one dies, and with torch's own init_process_group that may hang "
-            "or fail: call gruppetto.attach.rendezvous.init_process_group() in its place"
+            "torchrun is to start these ranks again when one dies, and with torch's own init_process_group that may "
+            "hang or fail: call gruppetto.attach.rendezvous.init_process_group() in its place"
         )
 
 

@@ -18,6 +18,10 @@ STALL_ROUNDS, STALL_S = 10.0, 5.0
 """A run stands still when no round has come for so many of its mean rounds, and at least for so long."""
 
 
+IN_A_ROW = 3
+"""So many contributions refused without a merged one between them are no accident."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """Somebody who is not training with the others, or whose work is not merged."""
@@ -151,9 +155,10 @@ def _trouble(lane: Lane, state: str, now: float) -> Trouble | None:
             return Trouble(who=lane.name, state=state, why=f"{lane.why}, {since} ago", do=do)
         case "left":
             return None
-    grave = [reason for reason, _ in lane.rejected.most_common() if reason not in ROUTINE]
-    if grave and lane.merged_rounds == 0:
-        reason = grave[0]
-        advice = ADVICE[RejectionReason(reason)] if reason in set(RejectionReason) else "see its log"
-        return Trouble(who=lane.name, state="rejected", why=f"nothing of it was ever merged: {reason}", do=advice)
-    return None
+    grave = [(reason, count) for reason, count in lane.rejected_since.most_common() if reason not in ROUTINE]
+    if not grave or (lane.merged_rounds > 0 and sum(count for _, count in grave) < IN_A_ROW):
+        return None
+    reason = grave[0][0]
+    advice = ADVICE[RejectionReason(reason)] if reason in set(RejectionReason) else "see its log"
+    ever = f"since round {lane.last_merged_round}" if lane.last_merged_round is not None else "ever"
+    return Trouble(who=lane.name, state="rejected", why=f"nothing of it was merged {ever}: {reason}", do=advice)

@@ -238,8 +238,8 @@ class LearnerClient:
         self._stir()
 
     def close(self, timeout_s: float, why: str = "") -> None:
-        """Say what is left to say and goodbye, if there is a link, and end all threads. May be called twice. ``why``: of
-        what the training has failed."""
+        """Say what is left to say and goodbye, if there is a link, and end all threads. May be called twice. ``why``:
+        of what the training has failed."""
         with self.news:
             self._closing, self._last_words = True, why
             linked = self.core.linked

@@ -427,7 +427,8 @@ def _why(wrong: BaseException) -> str:
     if isinstance(wrong, TimeoutError):
         return "nothing moved for too long"
     if isinstance(wrong, aiohttp.ClientConnectorError):
-        if (number := wrong.os_error.errno) in errno.errorcode:
+        number = wrong.os_error.errno
+        if number is not None and number in errno.errorcode:
             return os.strerror(number)  # its own text repeats the address
         return wrong.os_error.strerror or str(wrong.os_error) or type(wrong.os_error).__name__
     return str(wrong) or type(wrong).__name__
