@@ -15,7 +15,10 @@ from gruppetto.errors import ConnectionLost, DataError
 from gruppetto.launch.deaths import note_death
 from gruppetto.launch.place import held_directory
 from gruppetto.protocol import ProtocolSetting
+from gruppetto.protocol.events import Published
+from gruppetto.protocol.units import Round
 from gruppetto.runtime.health import Observer, status_before_the_first_learner
+from gruppetto.trace.log import TraceWriter
 
 REPORT = {
     "rounds": 30,
@@ -162,3 +165,14 @@ def test_a_run_is_watched_to_its_end_whatever_its_syncer_does(
     assert said.out.count("run r, round") == 3 and "round 7," in said.out
     assert "nobody answers" in said.err
     assert main(["status", "http://127.0.0.1:9", "--watch", "--json"]) == 2
+
+
+def test_a_report_of_a_run_that_went_on_is_not_its_end(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps({"mode": "decoupled", "rounds": 3, "learners": {}}))
+    with TraceWriter(tmp_path / "trace.jsonl", {}) as trace:
+        for round in range(1, 6):
+            trace.event(0.1 * round, "syncer", Published(round=Round(round)))
+    status = status_of_directory(tmp_path)
+    assert (status["round"], status["phase"]) == (5, "stopped")
+    (tmp_path / "report.json").write_text(json.dumps({"mode": "decoupled", "rounds": 5, "learners": {}}))
+    assert status_of_directory(tmp_path)["phase"] == "ended"

@@ -122,7 +122,8 @@ def status_of_directory(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
         seen = _with_last_seen(report, directory / "trace.jsonl")
-        return status_of_report(directory, seen, processes, ended=bool(report), held=held)
+        whole = bool(report) and report.get("rounds", 0) >= seen.get("rounds", 0)  # else written while the run went on
+        return status_of_report(directory, seen, processes, ended=whole, held=held)
     if "standby" in processes:
         status["standby"] = processes["standby"]
     for name, process in learners.items():
@@ -167,7 +168,7 @@ def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
     seen: dict[str, Any] = _last_seen(trace) if trace.exists() else {"rounds": 0, "learners": {}}
     known: dict[str, Any] = seen["learners"]
     both = {name: {**known.get(name, {}), **reported.get(name, {})} for name in {*known, *reported}}
-    return {**seen, **report, "learners": both}
+    return {**seen, **report, "rounds": max(seen["rounds"], report.get("rounds", 0)), "learners": both}
 
 
 class _Process(msgspec.Struct):
