@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError, SettingError
 from gruppetto.launch.ask import find_endpoint
@@ -42,7 +42,7 @@ SHOWN = 6
 class Flags:
     """Say how a run stands: round, learners, what it waits for."""
 
-    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="URL[,URL]|RUNDIR")] = ()
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, positional("URL[,URL]|RUNDIR")] = ()
     """The address of a syncer, with those of its standbys; or a run directory on this machine."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
