@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gruppetto.attach.rendezvous import name_of_attempt
+from gruppetto.attach.rendezvous import name_of_attempt, say_if_it_may_not_come_back
 from gruppetto.errors import RunFailed
 
 
@@ -58,3 +58,17 @@ def test_who_does_not_come_is_named() -> None:
         name_of_attempt(store, 0, 2, patience_s=0.1)
     with pytest.raises(RunFailed, match=r"rank 0 has not come in 0\.1 s"):
         name_of_attempt(store, 1, 2, patience_s=0.1)
+
+
+def test_ranks_that_may_not_come_back_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    say_if_it_may_not_come_back()
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setattr("gruppetto.attach.rendezvous._met_here", True)
+    say_if_it_may_not_come_back()
+    assert not caplog.messages
+    monkeypatch.setattr("gruppetto.attach.rendezvous._met_here", False)
+    say_if_it_may_not_come_back()
+    assert "rendezvous.init_process_group() in its place" in caplog.text

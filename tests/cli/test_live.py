@@ -120,4 +120,4 @@ def test_a_run_that_stands_still_says_what_it_waits_for_instead_of_years() -> No
     lines = out.getvalue().splitlines()
     assert "40.0 s left" in lines[2] and "waiting for 1 learner more" not in lines[2]
     assert "waiting for 1 learner more" in lines[-1] and " left" not in lines[-1]
-    assert "! for" in lines[-1] and "round 21 waits." in lines[-1]
+    assert "! quorum-short, for" in lines[-1] and "round 21 waits." in lines[-1]

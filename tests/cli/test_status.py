@@ -11,11 +11,14 @@ import pytest
 from gruppetto.cli.__main__ import main
 from gruppetto.cli.status import _text, status_of_directory
 from gruppetto.cli.status_of_the_dead import status_of_report
-from gruppetto.errors import DataError
+from gruppetto.errors import ConnectionLost, DataError
 from gruppetto.launch.deaths import note_death
 from gruppetto.launch.place import held_directory
 from gruppetto.protocol import ProtocolSetting
+from gruppetto.protocol.events import Published
+from gruppetto.protocol.units import Round
 from gruppetto.runtime.health import Observer, status_before_the_first_learner
+from gruppetto.trace.log import TraceWriter
 
 REPORT = {
     "rounds": 30,
@@ -46,7 +49,7 @@ def test_an_ended_run_has_the_shape_of_a_living_one_and_its_recoveries(tmp_path:
     }
     said = _text(status)
     assert "> ben began from peer anna (found in 1.5 s)" in said
-    assert "over since 51.0 s, after 6.0 s: round 2 waits." in said
+    assert "over for 51.0 s: quorum-short, after 6.0 s: round 2 waits." in said
 
 
 @pytest.mark.parametrize(
@@ -141,3 +144,35 @@ def test_who_has_died_is_said_while_the_run_goes_on_and_afterwards(tmp_path: Pat
     assert "x ben died (SIGKILL) 1 min 23 s into the run; merged again 21.5 s later" in said
     assert "x syncer died (SIGKILL) 1 min 23 s into the run; a round again 21.5 s later" in said
     assert "x al died (SIGKILL); merged" in said
+
+
+def test_a_run_is_watched_to_its_end_whatever_its_syncer_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    living = status_before_the_first_learner(ProtocolSetting(), Observer(), run_id="r", epoch=1, now=1.0)
+    told = iter([living, ConnectionLost("nobody answers"), living | {"round": 7}, living | {"phase": "finished"}])
+
+    def fetch(*_: object, **__: object) -> dict[str, Any]:
+        status = next(told)
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    monkeypatch.setattr("gruppetto.cli.status.fetch_status_of_all", fetch)
+    monkeypatch.setattr("gruppetto.cli.status.WATCH_S", 0.0)
+    assert main(["status", "http://127.0.0.1:9", "--watch"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("run r, round") == 3 and "round 7," in said.out
+    assert "nobody answers" in said.err
+    assert main(["status", "http://127.0.0.1:9", "--watch", "--json"]) == 2
+
+
+def test_a_report_of_a_run_that_went_on_is_not_its_end(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps({"mode": "decoupled", "rounds": 3, "learners": {}}))
+    with TraceWriter(tmp_path / "trace.jsonl", {}) as trace:
+        for round in range(1, 6):
+            trace.event(0.1 * round, "syncer", Published(round=Round(round)))
+    status = status_of_directory(tmp_path)
+    assert (status["round"], status["phase"]) == (5, "stopped")
+    (tmp_path / "report.json").write_text(json.dumps({"mode": "decoupled", "rounds": 5, "learners": {}}))
+    assert status_of_directory(tmp_path)["phase"] == "ended"

@@ -42,6 +42,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr().out
     assert f"gruppetto {verb}" in said
     assert "--help" in said
+    assert "(default: )" not in said
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from gruppetto.dashboard.headline import headline_of, state_of
 from gruppetto.dashboard.picture import Picture
 from gruppetto.dashboard.seen import MAX_LANES
 from gruppetto.dashboard.window import head, lane_in_window, window
+from gruppetto.protocol.messages import FAILED
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.metrics import measure
@@ -210,7 +211,26 @@ def test_the_headline_says_who_why_and_what_to_do() -> None:
     assert troubles["ben"].state == "offline" and "SIGKILL" in troubles["ben"].why and "start it" in troubles["ben"].do
     assert troubles["clara"].state == "recovering"
     assert "anna" not in troubles
+    gone = pictured(member(2.8, "anna", "left", "goodbye"), member(2.9, "ben", "left", f"{FAILED}ValueError: mine"))
+    told = headline_of(gone, 4.0, live=True)
+    assert "0 of 1 learners are training" in told.text, "who has left on purpose is not missed, who has failed is"
+    assert [(t.who, t.why) for t in told.troubles] == [("ben", "its training failed: ValueError: mine, 1.1 s ago")]
     assert headline_of(picture, 30.0, live=True).troubles[0].why == "alive, but no step for 28.0 s"
+
+
+def test_whose_work_is_no_longer_merged_is_named_until_it_is_again() -> None:
+    def drop(t: float, reason: str) -> bytes:
+        return say(t, "out", "Drop", learner="anna", fragment=0, round=2, reason=reason)
+
+    def named(*more: bytes) -> list[str]:
+        return [t.why for t in headline_of(pictured(*more), 3.5, live=True).troubles]
+
+    late, nan = [drop(3.0, "late")] * 9, [drop(3.1, "not-finite")] * 3
+    again = say(3.2, "out", "RoundClosed", round=1, why="all", participants=["anna"], live=1, grace_spent_s=0.2)
+    assert named(*late, *nan[:2]) == [], "one or two may happen, and being late happens to the healthy"
+    assert named(*late, *nan) == ["nothing of it was merged since round 1: not-finite"]
+    opened = say(3.15, "out", "QuorumMet", round=2, quorum_s=0.5, at_clock=1, live=1, grace_s=0.25)
+    assert named(*nan, opened, again.replace(b'"round":1', b'"round":2')) == []
 
 
 def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:

@@ -67,7 +67,7 @@ OPEN = {
         ({"moved_on": 1}, False, "grace"),
         ({"grace_over": True}, True, "grace spent"),
         ({"grace_on": False}, True, "no grace window"),
-        ({"answers": 1, "waited_for": 0, "moved_on": 9, "grace_over": True}, False, "waiting for answers: 1/2"),
+        ({"answers": 1, "waited_for": 0, "moved_on": 9, "grace_over": True}, False, "answers: 1/2"),
     ],
 )
 def test_the_ends_of_a_round(change: dict[str, Any], close: bool, why: str) -> None:

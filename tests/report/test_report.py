@@ -252,7 +252,11 @@ def test_every_figure_is_drawn_when_there_is_something_to_draw() -> None:
     del found.rounds[2]
     assert "round-anatomy" in figures.draw_run(found, summary_of_run(found), [])
     empty = Measures()
-    assert set(figures.draw_run(empty, summary_of_run(empty), [])) == {"loss-by-round", "loss-by-tokens"}
+    assert set(figures.draw_run(empty, summary_of_run(empty), [])) == set()
+    # Nothing was evaluated: the learners' own losses, if they reported any, and no empty axes beside them.
+    unjudged = replace(found, evaluations=[], train_losses=[(1, "anna", 2.5)])
+    names = figures.draw_run(unjudged, summary_of_run(unjudged), [curve_of_run(unjudged, "a")])
+    assert "loss-by-round" in names and "loss-by-tokens" not in names
 
 
 def test_without_matplotlib_there_is_a_report_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

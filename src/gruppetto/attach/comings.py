@@ -153,15 +153,16 @@ class Comings(Keeping):
         else:
             finish(self._hands, self._conduct, finished=self.finished)
 
-    def _leave(self, timeout_s: float) -> None:
-        """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again."""
+    def _leave(self, timeout_s: float, why: str = "") -> None:
+        """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again.
+        ``why``: of what the training has failed, for the syncer."""
         self._closed = True
         with ExitStack() as backwards:
             if self._ranks is not None:
                 backwards.callback(self._ranks.close)
             for other in self._shards_of_the_run[1:]:
-                backwards.callback(other.client.close, timeout_s)
-            backwards.callback(self._client.close, timeout_s)
+                backwards.callback(other.client.close, timeout_s, why)
+            backwards.callback(self._client.close, timeout_s, why)
             if self._follow is not None:
                 backwards.callback(self._follow.close)
             else:

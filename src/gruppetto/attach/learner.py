@@ -30,6 +30,7 @@ from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import LAST_WORDS_S
 from gruppetto.attach.ranks import Ranks, ranks_of
+from gruppetto.attach.rendezvous import say_if_it_may_not_come_back
 from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
@@ -41,6 +42,7 @@ from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.messages import in_a_line
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
@@ -213,6 +215,8 @@ class Learner(Comings):
             donates = None
         self._follow: Follow | None = None
         self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
+        if self._ranks is not None and self._ranks.leads:
+            say_if_it_may_not_come_back()
         flat = FlatModel(model, trainable_only=trainable_only)
         session = secrets.token_hex(8)
         if self._ranks is not None:
@@ -325,7 +329,7 @@ class Learner(Comings):
         if kind is None:
             self.close()
         else:
-            self._leave(LAST_WORDS_S)
+            self._leave(LAST_WORDS_S, in_a_line(f"{kind.__name__}: {error}") if issubclass(kind, Exception) else "")
 
     def close(self) -> None:
         """Leave the run: report, say goodbye; from any thread. Called again it finishes what has failed before.

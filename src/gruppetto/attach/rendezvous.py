@@ -8,8 +8,11 @@ attempt has a name of its own, which nobody can have left behind.
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +21,16 @@ from torch.distributed.rendezvous import rendezvous
 
 from gruppetto.errors import RunFailed
 
-__all__ = ["init_process_group", "name_of_attempt"]
+__all__ = ["init_process_group", "may_not_come_back", "name_of_attempt", "say_if_it_may_not_come_back"]
+
+log = logging.getLogger("gruppetto.learner")
 
 PATIENCE_S = 600.0
 """For all ranks to be there. As long as torch's own groups."""
 LOOK_S = 0.02
 """Between two looks of rank 0 at who has come."""
+_met_here = False
+"""Whether this process has called :func:`init_process_group`."""
 
 
 def init_process_group(backend: str | None = None, *, timeout_s: float = PATIENCE_S, **options: Any) -> None:
@@ -32,6 +39,7 @@ def init_process_group(backend: str | None = None, *, timeout_s: float = PATIENC
     ``options`` are torch's own, but for those that say where the ranks meet. Raises :class:`RunFailed` if they are not
     all there within ``timeout_s``.
     """
+    global _met_here
     store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
     store.set_timeout(timedelta(seconds=timeout_s))
     name = name_of_attempt(store, rank, size, patience_s=timeout_s)
@@ -39,6 +47,27 @@ def init_process_group(backend: str | None = None, *, timeout_s: float = PATIENC
     dist.init_process_group(
         backend, store=own, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s), **options
     )
+    _met_here = True
+
+
+def may_not_come_back(environment: Mapping[str, str], *, met_here: bool) -> bool:
+    """``torchrun`` will start these ranks again, and they have met in a way in which that may hang or fail.
+
+    >>> may_not_come_back({"TORCHELASTIC_MAX_RESTARTS": "3"}, met_here=False)
+    True
+    >>> may_not_come_back({"TORCHELASTIC_MAX_RESTARTS": "0"}, met_here=False)
+    False
+    """
+    return not met_here and environment.get("TORCHELASTIC_MAX_RESTARTS", "0") not in ("", "0")
+
+
+def say_if_it_may_not_come_back() -> None:
+    """In one line, before it is too late."""
+    if may_not_come_back(os.environ, met_here=_met_here):
+        log.warning(
+            "torchrun is to start these ranks again when one dies, and with torch's own init_process_group that may "
+            "hang or fail: call gruppetto.attach.rendezvous.init_process_group() in its place"
+        )
 
 
 def name_of_attempt(store: Any, rank: int, size: int, *, patience_s: float = PATIENCE_S) -> str:

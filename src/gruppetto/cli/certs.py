@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.flags import positional, print_json, read_flags
 from gruppetto.errors import SettingError, StateError, UserError
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.security.identity import Identity, Role
@@ -35,7 +35,9 @@ class Flags:
     """
 
     deed: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="make|renew|revoke|show [NAME...]")
+        tuple[str, ...],
+        tyro.conf.Positional,
+        positional("make|renew|revoke|show [NAME...]"),
     ] = ()
     """What to do; for renew and revoke, whose: the name of a learner, or ROLE:NAME. renew alone renews all."""
     dir: Annotated[str, tyro.conf.arg(metavar="DIR")] = "certs"

@@ -17,7 +17,7 @@ from gruppetto.chaos.real.plan import LivePlan
 from gruppetto.chaos.real.reading import read_live_plan
 from gruppetto.chaos.real.seeds import as_table, spread
 from gruppetto.cli.chaos_run import disturb
-from gruppetto.cli.flags import exactly_one, overrides_of, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, overrides_of, positional, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by
 from gruppetto.errors import DataError, SettingError, Stopped
 from gruppetto.launch.place import SEEDS, holds_run, run_directory
@@ -33,7 +33,7 @@ class Flags:
     printed, and written to RUNDIR/chaos/plan.toml, which can be run again.
     """
 
-    plan: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="PLAN.toml")] = ()
+    plan: Annotated[tuple[str, ...], tyro.conf.Positional, positional("PLAN.toml")] = ()
     """The plan; see examples/chaos."""
     out: Annotated[str | None, tyro.conf.arg(metavar="RUNDIR")] = None
     """The run directory; runs/chaos-N by default."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.errors import StateError
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint
@@ -26,7 +26,7 @@ class Flags:
     Nobody waits for it. Who does not answer is left out, which is said.
     """
 
-    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="URL|RUNDIR")] = ()
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, positional("URL|RUNDIR")] = ()
     """The address of a syncer, or a run directory on this machine."""
     name: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """What to call it; checkpoint-N by default."""

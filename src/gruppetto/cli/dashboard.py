@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, read_flags
+from gruppetto.cli.flags import exactly_one, positional, read_flags
 from gruppetto.dashboard.serving import directory_app, serve_pages, syncer_app, trace_of
 from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.address import SyncerAddress
@@ -22,7 +22,7 @@ __all__ = ["main"]
 class Flags:
     """Show a run as a page: one that goes on, one that has ended, or a simulated one."""
 
-    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNDIR|URL")] = ()
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, positional("RUNDIR|URL")] = ()
     """A run directory or a trace; or the address of a syncer, which has the page at /dashboard/ by itself too."""
     listen: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = "127.0.0.1:7180"
     """Where to show it. Port 0 takes any free one."""

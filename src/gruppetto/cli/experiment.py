@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import at_most_one, print_json, read_flags
+from gruppetto.cli.flags import at_most_one, positional, print_json, read_flags
 from gruppetto.errors import SettingError
 from gruppetto.experiments.catalogue import ALL, choose, listed
 from gruppetto.experiments.experiment import Experiment, Scale
@@ -31,7 +31,7 @@ class Flags:
     Every run is kept as soon as it is over; a second start goes on. Writes a table, a figure and JSON to --out.
     """
 
-    name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    name: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[NAME]")] = ()
     """Which one."""
     list: bool = False
     """Name them all."""

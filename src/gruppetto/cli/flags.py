@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import io
 import json
 import logging
@@ -17,9 +18,14 @@ import tyro
 
 from gruppetto.errors import SettingError, UserError
 
-__all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "print_json", "read_flags"]
+__all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "positional", "print_json", "read_flags"]
 
 T = TypeVar("T")
+
+
+def positional(metavar: str) -> Any:
+    """How the help shows a positional argument: its name alone, in brackets where it may be left out."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="")
 
 
 def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
@@ -31,7 +37,7 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
                 kind,
                 args=list(arguments),
                 prog=f"gruppetto {verb}",
-                description=kind.__doc__,
+                description=inspect.cleandoc(kind.__doc__ or ""),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
                 return_unknown_args=True,
             )

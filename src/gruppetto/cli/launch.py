@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flags
+from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by, ride_and_report
 from gruppetto.config import RunConfig, load_run
 from gruppetto.errors import SettingError, UserError
@@ -27,7 +27,7 @@ __all__ = ["main"]
 class Flags:
     """Run a syncer and learners where an engine has room for them, from beginning to end, and watch over them."""
 
-    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[RUN.toml]")] = ()
     """The run's settings; [[group]] says how many learners of which kind, and what they need."""
     on: Annotated[str, tyro.conf.arg(metavar="ENGINE")] = "local"
     """local (this machine, without an engine), ray or slurm."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, read_flags
+from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, positional, read_flags
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.errors import AddressError, Stopped, UserError
 
@@ -27,7 +27,7 @@ LOCK = ".lock"
 class Flags:
     """Train as one learner of a run until its last round."""
 
-    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, positional("RUN.toml")] = ()
     """The run's settings: model, data, inner optimizer."""
     syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR")] = ""
     """The syncer's address, with those of its standbys; or its state directory on this machine. Without it those of

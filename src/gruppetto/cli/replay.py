@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.trace.replay import replay
 
 __all__ = ["main"]
@@ -19,7 +19,7 @@ __all__ = ["main"]
 class Flags:
     """Put a recorded run through a fresh core, and compare all decisions, bit for bit. Exit 1 when they differ."""
 
-    tape: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="TAPE")] = ()
+    tape: Annotated[tuple[str, ...], tyro.conf.Positional, positional("TAPE")] = ()
     """A trace.jsonl, or a run directory that holds one."""
     json: bool = False
     """One JSON object."""

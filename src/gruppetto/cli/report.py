@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.report import write_report
 
 __all__ = ["main"]
@@ -19,7 +19,7 @@ __all__ = ["main"]
 class Flags:
     """Write report.json, report.html and figures/ into a run directory, from what it recorded."""
 
-    directory: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNDIR")] = ()
+    directory: Annotated[tuple[str, ...], tyro.conf.Positional, positional("RUNDIR")] = ()
     """The run directory."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUNDIR")] = ()
     """Other runs whose loss is drawn beside this one's; may be given several times."""

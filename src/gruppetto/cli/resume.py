@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.errors import RunFailed
 from gruppetto.launch.place import held_directory, run_directory
 from gruppetto.launch.resuming import Resumption, find, make_ready
@@ -28,7 +28,7 @@ class Flags:
     Without a checkpoint it goes on from the syncer's durable state, and the learners begin with its weights.
     """
 
-    source: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNDIR|CHECKPOINT")] = ()
+    source: Annotated[tuple[str, ...], tyro.conf.Positional, positional("RUNDIR|CHECKPOINT")] = ()
     """A run directory, or a checkpoint in one."""
     out: Annotated[str | None, tyro.conf.arg(metavar="NEWDIR")] = None
     """Go on in a new directory, and leave the old run as it is."""

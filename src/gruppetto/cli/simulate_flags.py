@@ -9,6 +9,7 @@ from typing import Annotated
 
 import tyro
 
+from gruppetto.cli.flags import positional
 from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years
 from gruppetto.config.kinds import LARGEST, shown
 from gruppetto.config.run import CodecChoice
@@ -36,7 +37,7 @@ class Flags:
     Chips are rates, so millions cost no more than thousands. Numbers may be written 1.2M, 400ms, 30d, 1y, 18%.
     """
 
-    scenario: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCENARIO.toml")] = ()
+    scenario: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[SCENARIO.toml]")] = ()
     """A file of flags, by their names with _ for -, with [[learner]] and [[maintenance]]; the command line wins."""
     chips: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N")] = ()
     """Chips of the cluster; several for several rows. The default is 1.2M."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,9 +15,9 @@ from typing import Annotated, Any
 import msgspec
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
-from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
+from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError, SettingError
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
@@ -28,6 +30,10 @@ from gruppetto.trace.log import Record, read_trace
 
 __all__ = ["gate_lines", "main", "standby_lines", "status_of_directory"]
 
+WATCH_S = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+OVER = frozenset({"finished", "ended"})
+"""Phases in which nothing more will happen."""
 SHOWN = 6
 """How many of those who died, and of those who came back, are named: the last ones."""
 
@@ -36,7 +42,7 @@ SHOWN = 6
 class Flags:
     """Say how a run stands: round, learners, what it waits for."""
 
-    target: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="URL[,URL]|RUNDIR")] = ()
+    target: Annotated[tuple[str, ...], tyro.conf.Positional, positional("URL[,URL]|RUNDIR")] = ()
     """The address of a syncer, with those of its standbys; or a run directory on this machine."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token."""
@@ -44,25 +50,51 @@ class Flags:
     """A directory of gruppetto certs: the authority that made the syncer's, and an operator's or viewer's own."""
     json: bool = False
     """One JSON object."""
+    watch: bool = False
+    """Say it anew every two seconds, until the run has ended."""
 
 
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "status")
     target = exactly_one(flags.target, "URL or RUNDIR", "status")
+    if flags.watch and flags.json:
+        raise SettingError("they exclude each other", where="--watch and --json", fix="ask for JSON again and again")
+    if flags.watch:
+        _watch(target, flags)
+    elif flags.json:
+        print_json(_ask(target, flags))
+    else:
+        print(_text(_ask(target, flags)))
+    return 0
+
+
+def _ask(target: str, flags: Flags) -> dict[str, Any]:
     if Path(target).is_dir():
         papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
-        status = status_of_directory(Path(target), token=papers.token, tls=papers.tls)
-    else:
-        try:
-            papers = looker_papers(flags.certs, flags.token_file)
-            status = fetch_status_of_all(target, token=papers.token, tls=papers.tls)
-        except ConnectionLost as error:
-            raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
-    if flags.json:
-        print_json(status)
-    else:
-        print(_text(status))
-    return 0
+        return status_of_directory(Path(target), token=papers.token, tls=papers.tls)
+    try:
+        papers = looker_papers(flags.certs, flags.token_file)
+        return fetch_status_of_all(target, token=papers.token, tls=papers.tls)
+    except ConnectionLost as error:
+        raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
+
+
+def _watch(target: str, flags: Flags) -> None:
+    """On a terminal in its place, elsewhere one below the other. Once it has been seen, a run that does not answer is
+    looked for again."""
+    before = CLEAR if sys.stdout.isatty() else ""
+    status = _ask(target, flags)
+    while True:
+        print(f"{before}{_text(status)}", flush=True)
+        while True:
+            if status["phase"] in OVER:
+                return
+            time.sleep(WATCH_S)
+            try:
+                status = _ask(target, flags)
+                break
+            except GruppettoError as error:
+                print(f"gruppetto: {error}", file=sys.stderr, flush=True)
 
 
 def status_of_directory(
@@ -90,7 +122,8 @@ def status_of_directory(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
         seen = _with_last_seen(report, directory / "trace.jsonl")
-        return status_of_report(directory, seen, processes, ended=bool(report), held=held)
+        whole = bool(report) and report.get("rounds", 0) >= seen.get("rounds", 0)  # else written while the run went on
+        return status_of_report(directory, seen, processes, ended=whole, held=held)
     if "standby" in processes:
         status["standby"] = processes["standby"]
     for name, process in learners.items():
@@ -135,7 +168,7 @@ def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
     seen: dict[str, Any] = _last_seen(trace) if trace.exists() else {"rounds": 0, "learners": {}}
     known: dict[str, Any] = seen["learners"]
     both = {name: {**known.get(name, {}), **reported.get(name, {})} for name in {*known, *reported}}
-    return {**seen, **report, "learners": both}
+    return {**seen, **report, "rounds": max(seen["rounds"], report.get("rounds", 0)), "learners": both}
 
 
 class _Process(msgspec.Struct):

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, read_flags
+from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, positional, read_flags
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_whole_toml
@@ -42,7 +42,7 @@ class Flags:
     """Serve a run. Without a file the defaults hold, and the model's layout and first weights come from the first
     learner."""
 
-    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[RUN.toml]")] = ()
     """The run's settings."""
     listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
     """Where to listen; 127.0.0.1:7171 by default. Port 0 takes any free one."""

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.certs import authority_in, identity_named
-from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.flags import positional, print_json, read_flags
 from gruppetto.errors import StateError, UserError
 from gruppetto.runtime.security.places import TOKENS
 from gruppetto.runtime.security.roster import parse_roster
@@ -28,7 +28,7 @@ class Flags:
     add writes a new secret into a file for its owner alone, and its digest into the list that the syncer watches.
     """
 
-    deed: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="add|revoke|show [NAME...]")] = ()
+    deed: Annotated[tuple[str, ...], tyro.conf.Positional, positional("add|revoke|show [NAME...]")] = ()
     """What to do, and for whom: the name of a learner, or ROLE:NAME, for instance viewer:grafana."""
     dir: Annotated[str, tyro.conf.arg(metavar="DIR")] = "certs"
     """Where they lie; that of the certificates."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import at_most_one, overrides_of, print_json, read_flags
+from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_json, read_flags
 from gruppetto.config import RunConfig, load_run
 from gruppetto.config.kinds import Typed, as_kind
 from gruppetto.config.write import write_run
@@ -32,7 +32,7 @@ MAX_WORKERS = 64
 class Flags:
     """Run a syncer and learners on this machine, or a rival of decoupled training, from beginning to end."""
 
-    run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
+    run: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[RUN.toml]")] = ()
     """The run's settings; without it the defaults hold."""
     learners: Annotated[str | None, tyro.conf.arg(metavar="M")] = None
     """How many learners."""

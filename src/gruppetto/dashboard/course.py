@@ -31,6 +31,7 @@ class Course(Seen):
             lane = self.lane(name)
             if lane is not None:
                 lane.merged_rounds += 1
+                lane.rejected_since.clear()
                 lane.last_merged_round = done.round
                 lane.measured["share"].add(now, self._weights.get(name, 0.0) / total if total > 0 else 0.0)
         self._weights.clear()

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from gruppetto.dashboard.lane import Lane
 from gruppetto.dashboard.picture import Picture
 from gruppetto.protocol.admission import ADVICE, ROUTINE
-from gruppetto.protocol.messages import RejectionReason
+from gruppetto.protocol.messages import FAILED, RejectionReason
 from gruppetto.report.story import as_duration
 
-__all__ = ["Headline", "Trouble", "headline_of", "state_of"]
+__all__ = ["Headline", "Trouble", "headline_of", "is_expected", "state_of"]
 
 QUIET_STEPS, QUIET_S = 4.0, 3.0
 """A learner is waiting when no step of it has come for so many of its steps, and at least for so long."""
 STALL_ROUNDS, STALL_S = 10.0, 5.0
 """A run stands still when no round has come for so many of its mean rounds, and at least for so long."""
+
+
+IN_A_ROW = 3
+"""So many contributions refused without a merged one between them are no accident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         )
     pace_s = _pace_s(picture)
     since_s = now - picture.published_at
-    everybody = sum(1 for state in states.values() if state != "left")
+    everybody = sum(1 for lane in picture.lanes.values() if is_expected(lane))
     if since_s > max(STALL_S, STALL_ROUNDS * pace_s):
         waits = _waits_for(picture, here)
         text = f"No round for {as_duration(since_s)}, at {of}: {waits}"
@@ -117,6 +121,16 @@ def _waits_for(picture: Picture, here: int) -> str:
             return "it is being made durable. Look after the disk of the syncer."
 
 
+def is_expected(lane: Lane) -> bool:
+    """It is here, or should be: it has not left on purpose."""
+    return lane.state != "left" or _has_failed(lane)
+
+
+def _has_failed(lane: Lane) -> bool:
+    """It is no longer here, and said that its training has failed."""
+    return lane.state == "left" and lane.why.startswith(FAILED)
+
+
 def _trouble(lane: Lane, state: str, now: float) -> Trouble | None:
     since = as_duration(max(0.0, now - lane.states.since))
     match state:
@@ -136,11 +150,15 @@ def _trouble(lane: Lane, state: str, now: float) -> Trouble | None:
             quiet = as_duration(now - max(lane.stepped_at or 0.0, lane.states.since))
             do = "Its data, its device or max_run_ahead hold it up; learner.waiting_for and its log say which."
             return Trouble(who=lane.name, state=state, why=f"alive, but no step for {quiet}", do=do)
+        case "left" if _has_failed(lane):
+            do = "Its log has the traceback; mend it, and start it again under the same name."
+            return Trouble(who=lane.name, state=state, why=f"{lane.why}, {since} ago", do=do)
         case "left":
             return None
-    grave = [reason for reason, _ in lane.rejected.most_common() if reason not in ROUTINE]
-    if grave and lane.merged_rounds == 0:
-        reason = grave[0]
-        advice = ADVICE[RejectionReason(reason)] if reason in set(RejectionReason) else "see its log"
-        return Trouble(who=lane.name, state="rejected", why=f"nothing of it was ever merged: {reason}", do=advice)
-    return None
+    grave = [(reason, count) for reason, count in lane.rejected_since.most_common() if reason not in ROUTINE]
+    if not grave or (lane.merged_rounds > 0 and sum(count for _, count in grave) < IN_A_ROW):
+        return None
+    reason = grave[0][0]
+    advice = ADVICE[RejectionReason(reason)] if reason in set(RejectionReason) else "see its log"
+    ever = f"since round {lane.last_merged_round}" if lane.last_merged_round is not None else "ever"
+    return Trouble(who=lane.name, state="rejected", why=f"nothing of it was merged {ever}: {reason}", do=advice)

@@ -48,6 +48,8 @@ class Lane:
     merged_rounds: int = 0
     last_merged_round: int | None = None
     rejected: Counter[str] = field(default_factory=Counter)
+    rejected_since: Counter[str] = field(default_factory=Counter)
+    """Since a round last held work of it."""
     measured: dict[str, Series] = field(default_factory=_series)
     busy: Series = field(default_factory=lambda: Series(slots=SLOTS))
     """Seconds spent in steps."""

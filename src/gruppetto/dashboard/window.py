@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gruppetto.dashboard.alarms import alarms_of
-from gruppetto.dashboard.headline import headline_of, state_of
+from gruppetto.dashboard.headline import headline_of, is_expected, state_of
 from gruppetto.dashboard.lane import MEASURED, Lane
 from gruppetto.dashboard.picture import Picture
 from gruppetto.dashboard.series import Series, Window
@@ -52,7 +52,7 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
             key: picture.setting.get(key) for key in ("num_fragments", "sync_period", "min_quorum", "overlap_steps")
         },
         "parameters": picture.header.get("numel"),
-        "learners": sum(1 for state in states if state != "left"),
+        "learners": sum(1 for lane in picture.lanes.values() if is_expected(lane)),
         "live_learners": sum(1 for state in states if state in ("training", "waiting")),
         "training": states.count("training"),
         "taking_part": len(last.participants) if last is not None else 0,

@@ -71,6 +71,7 @@ class Work(Seen):
         if lane is None:
             return
         lane.rejected[reason] += 1
+        lane.rejected_since[reason] += 1
         if reason not in ROUTINE and (name, reason) not in self._said:
             self._said.add((name, reason))
             self.happenings.say(now, "refused", name, f"A contribution was not merged ({reason}), in round "

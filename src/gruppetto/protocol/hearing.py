@@ -11,6 +11,7 @@ from gruppetto.protocol.events import LinkLost
 from gruppetto.protocol.gate import Gate
 from gruppetto.protocol.membership import Arrival, Member, MemberPhase
 from gruppetto.protocol.messages import (
+    FAILED,
     Announcement,
     Answer,
     Ask,
@@ -23,6 +24,7 @@ from gruppetto.protocol.messages import (
     RefusalReason,
     Rejection,
     RejectionReason,
+    in_a_line,
 )
 from gruppetto.protocol.parting import round_of_merge
 from gruppetto.protocol.reception import refusal_for, welcome_for
@@ -133,7 +135,8 @@ class Hearing(Gate):
             return
         member.phase, member.connected = MemberPhase.LEFT, False
         self.ledger.close_account(news.learner, lost=False, why="end" if self.phase is Phase.FINISHED else "left")
-        self._note_member(member, "goodbye")
+        why = in_a_line(news.why)
+        self._note_member(member, f"{FAILED}{why}" if why else "goodbye")
         self._choose_another_seeder(member)
 
     def _on_link_lost(self, now: float, event: LinkLost) -> None:

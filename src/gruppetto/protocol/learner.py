@@ -154,9 +154,9 @@ class LearnerCore:
             continues=self._continues,
         )
 
-    def goodbye(self) -> Goodbye:
-        """What to say last."""
-        return Goodbye(learner=self.learner, incarnation=self.incarnation)
+    def goodbye(self, why: str = "") -> Goodbye:
+        """What to say last; ``why``: of what its training has failed."""
+        return Goodbye(learner=self.learner, incarnation=self.incarnation, why=why)
 
     def step(self, now: float, event: LearnerEvent) -> list[LearnerAction]:
         """Take in one event; return the actions it leads to, in order."""

@@ -348,11 +348,27 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye:
-    """A learner leaves on purpose."""
+    """A learner leaves on purpose, or because its training has failed: ``why`` says of what, "" of nothing."""
 
     learner: LearnerId
     incarnation: Incarnation
+    why: str = ""
 
 
 FromLearner = Hello | Progress | Answer | Deferred | Marked | Heartbeat | Goodbye
 FromSyncer = Welcome | Refusal | Begin | Ask | Rejection | Clipping | Announcement | Marker
+
+
+FAILED = "its training failed: "
+"""How the syncer begins to say why a learner has left that said so."""
+MAX_WHY = 200
+
+
+def in_a_line(words: str) -> str:
+    """What somebody else has said, fit for logs and pages: one line, printable, not long.
+
+    >>> in_a_line("ValueError: no\\nsuch \\x1b[1mthing")
+    'ValueError: no such [1mthing'
+    """
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in words[: 4 * MAX_WHY]).split())
+    return plain if len(plain) <= MAX_WHY else f"{plain[: MAX_WHY - 1]}…"

@@ -32,13 +32,11 @@ def quorum_verdict(*, quorum: int, at_clock: int, live: int) -> Verdict:
     """The quorum is there when K live learners have reached clock t, so the K-th fastest sets the pace.
 
     >>> quorum_verdict(quorum=2, at_clock=1, live=3).why
-    'waiting for the quorum: 1/2 learners have reached the round, 3 live'
+    'quorum: 1/2 learners have reached it, 3 live'
     """
     if at_clock >= quorum:
         return Verdict(close=True, why=f"quorum {at_clock}/{quorum}")
-    return Verdict(
-        close=False, why=f"waiting for the quorum: {at_clock}/{quorum} learners have reached the round, {live} live"
-    )
+    return Verdict(close=False, why=f"quorum: {at_clock}/{quorum} learners have reached it, {live} live")
 
 
 def closing_verdict(
@@ -64,7 +62,7 @@ def closing_verdict(
     'grace spent: 0.41 s, 3 answers'
     """
     if answers < quorum:
-        return Verdict(close=False, why=f"waiting for answers: {answers}/{quorum} have arrived")
+        return Verdict(close=False, why=f"answers: {answers}/{quorum} have arrived")
     if waited_for == 0:
         return Verdict(close=True, why=f"everybody answered: {answers} answers")
     if not grace_on:

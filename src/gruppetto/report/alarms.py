@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,24 +18,38 @@ def holds(alarm: Mapping[str, Any]) -> bool:
 
 
 def alarm_lines(alarms: Iterable[Mapping[str, Any]], now: float) -> list[str]:
-    """One line for each alarm of a syncer's status; ``now`` is its ``uptime_s``.
+    """Lines for the alarms of a syncer's status, by the names under which docs/alarms.md has them: one for each that
+    holds, and of those that are over one for each kind, the last. ``now`` is its ``uptime_s``.
 
     >>> short = {"t": 3.0, "kind": "quorum-short", "text": "round 7 waits.", "over_t": None}
     >>> gone = {"t": 1.0, "kind": "went-back", "text": "rounds 3 to 4 may be lost.", "over_t": 1.0}
-    >>> alarm_lines([gone, short, short | {"over_t": 8.0}], now=13.0)  # doctest: +NORMALIZE_WHITESPACE
-    ['! 12.0 s ago: rounds 3 to 4 may be lost.', '! for 10.0 s: round 7 waits.',
-     'over since 5.0 s, after 5.0 s: round 7 waits.']
+    >>> for line in alarm_lines([gone, short | {"over_t": 5.0}, short | {"over_t": 8.0}, short], now=13.0):
+    ...     print(line)
+    ! went-back, 12.0 s ago: rounds 3 to 4 may be lost.
+    over for 5.0 s: quorum-short, after 5.0 s, the last of 2: round 7 waits.
+    ! quorum-short, for 10.0 s: round 7 waits.
     """
-    return [_line(alarm, now) for alarm in alarms]
+    seen = list(alarms)
+    over = Counter(str(alarm["kind"]) for alarm in seen if _is_over(alarm))
+    last = {str(alarm["kind"]): at for at, alarm in enumerate(seen) if _is_over(alarm)}
+    return [
+        _line(alarm, now, over[str(alarm["kind"])])
+        for at, alarm in enumerate(seen)
+        if not _is_over(alarm) or last[str(alarm["kind"])] == at
+    ]
 
 
-def _line(alarm: Mapping[str, Any], now: float) -> str:
-    if holds(alarm):
-        return f"! for {as_duration(now - alarm['t'])}: {alarm['text']}"
-    if not lasts(alarm):
-        return f"! {as_duration(now - alarm['t'])} ago: {alarm['text']}"
-    held_s = alarm["over_t"] - alarm["t"]
-    return f"over since {as_duration(now - alarm['over_t'])}, after {as_duration(held_s)}: {alarm['text']}"
+def _is_over(alarm: Mapping[str, Any]) -> bool:
+    """It held, and no longer does."""
+    return not holds(alarm) and lasts(alarm)
+
+
+def _line(alarm: Mapping[str, Any], now: float, count: int) -> str:
+    if not _is_over(alarm):
+        when = f"for {as_duration(now - alarm['t'])}" if holds(alarm) else f"{as_duration(now - alarm['t'])} ago"
+        return f"! {alarm['kind']}, {when}: {alarm['text']}"
+    held = f"after {as_duration(alarm['over_t'] - alarm['t'])}" + (f", the last of {count}" if count > 1 else "")
+    return f"over for {as_duration(now - alarm['over_t'])}: {alarm['kind']}, {held}: {alarm['text']}"
 
 
 def alarm_span(alarm: Mapping[str, Any]) -> str:

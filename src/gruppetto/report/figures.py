@@ -40,10 +40,7 @@ PHASES = (
 def draw_run(found: Measures, report: Mapping[str, Any], curves: Sequence[Curve]) -> dict[str, Figure]:
     """All figures of a decoupled run, by file name. ``curves`` begin with its own."""
     losses = [(round, loss) for round, _, loss in found.train_losses]
-    figures = {
-        "loss-by-round": _figure(lambda axes: _loss(axes, curves, "rounds", losses)),
-        "loss-by-tokens": _figure(lambda axes: _loss(axes, curves, "tokens", [])),
-    }
+    figures = _losses(curves, losses)
     if found.learners:
         figures["participation"] = _figure(
             lambda axes: _participation(axes, found), height=0.9 + 0.38 * len(found.learners)
@@ -58,10 +55,18 @@ def draw_run(found: Measures, report: Mapping[str, Any], curves: Sequence[Curve]
 def draw_rival(records: Sequence[Mapping[str, Any]], curves: Sequence[Curve]) -> dict[str, Figure]:
     """The figures of a rival."""
     losses = [(r["round"], r["loss"]) for r in records if r["kind"] == "train" and r["loss"] is not None]
-    return {
-        "loss-by-round": _figure(lambda axes: _loss(axes, curves, "rounds", losses)),
-        "loss-by-tokens": _figure(lambda axes: _loss(axes, curves, "tokens", [])),
-    }
+    return _losses(curves, losses)
+
+
+def _losses(curves: Sequence[Curve], train: Sequence[tuple[int, float]]) -> dict[str, Figure]:
+    """What there is to be drawn of losses: a run that evaluates nothing has those of its training batches at most."""
+    drawn = [curve for curve in curves if curve.losses]
+    figures = {}
+    if drawn or train:
+        figures["loss-by-round"] = _figure(lambda axes: _loss(axes, drawn, "rounds", train))
+    if drawn:
+        figures["loss-by-tokens"] = _figure(lambda axes: _loss(axes, drawn, "tokens", []))
+    return figures
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -122,7 +127,7 @@ def _loss(axes: Axes, curves: Sequence[Curve], by: str, train: Sequence[tuple[in
         axes.plot(getattr(curve, by), curve.losses, "o-", ms=4, lw=1.8, color=colour, label=curve.label)
     _look_past_the_fall(axes, curves)
     axes.set_xlabel("round" if by == "rounds" else "tokens trained on, all learners")
-    axes.set_ylabel("held-out loss, nats per token")
+    axes.set_ylabel("held-out loss, nats per token" if curves else "loss, nats per token")
     axes.grid(alpha=0.25)
     if curves or train:
         axes.legend()

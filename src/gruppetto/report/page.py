@@ -42,7 +42,7 @@ pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
 
 CAPTIONS = {
     "chaos": "What went wrong, to whom, and who rode meanwhile. Blue: steps. Orange: a process starts. x: a fault.",
-    "loss-by-round": "Held-out loss of the global model by round.",
+    "loss-by-round": "Loss by round: held out, of the global model, and of the learners' own batches, as far as known.",
     "loss-by-tokens": "The same by tokens that all learners together trained on.",
     "loss-by-time": "Held-out loss by virtual time, beside that of rivals under the same faults.",
     "participation": "Who rode when. A gap is a learner that was away; the others rode on.",

@@ -196,7 +196,7 @@ class LearnerClient:
         self._complaints = Complaints(log)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closing, self._last_words = False, ""
         self._thread = threading.Thread(target=self._run, name="gruppetto-learner", daemon=True)
 
     # ── from the training thread ─────────────────────────────────────────────────────────────────────────────────
@@ -237,10 +237,11 @@ class LearnerClient:
                     raise AssertionError(f"not for the network: {action}")
         self._stir()
 
-    def close(self, timeout_s: float) -> None:
-        """Say what is left to say and goodbye, if there is a link, and end all threads. May be called twice."""
+    def close(self, timeout_s: float, why: str = "") -> None:
+        """Say what is left to say and goodbye, if there is a link, and end all threads. May be called twice. ``why``:
+        of what the training has failed."""
         with self.news:
-            self._closing = True
+            self._closing, self._last_words = True, why
             linked = self.core.linked
             self._stir()
         if self._thread.ident is not None:
@@ -282,7 +283,8 @@ class LearnerClient:
         core, total = self.core, len(self.core.fragments)
         if not core.linked:
             where = ", ".join(map(str, self.addresses))
-            return f"the syncer at {where}" + (f" ({self.trouble})" if self.trouble else "")
+            why = self.trouble.removeprefix(where).lstrip(": ")  # it begins with the address that was dialled
+            return f"the syncer at {where}" + (f" ({why})" if why else "")
         if core.recovering and self.recovering is not None:
             return self.recovering.waiting_for
         if not core.synchronised:
@@ -472,7 +474,7 @@ class LearnerClient:
         while True:
             with self.news:
                 frames, closing = self.backlog.take_frames(), self._closing
-                goodbye = self.core.goodbye()
+                goodbye = self.core.goodbye(self._last_words)
             for frame in frames:
                 await socket.send(frame)
             if frames:

@@ -8,6 +8,8 @@ moved for ``stall_s``, however long it takes.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -425,6 +427,9 @@ def _why(wrong: BaseException) -> str:
     if isinstance(wrong, TimeoutError):
         return "nothing moved for too long"
     if isinstance(wrong, aiohttp.ClientConnectorError):
+        number = wrong.os_error.errno
+        if number is not None and number in errno.errorcode:
+            return os.strerror(number)  # its own text repeats the address
         return wrong.os_error.strerror or str(wrong.os_error) or type(wrong.os_error).__name__
     return str(wrong) or type(wrong).__name__
 

@@ -118,8 +118,8 @@ class RankClient:
         """Let the loops look at the backlog."""
         self._in_loop(self.transfers.stirs.all)
 
-    def close(self, timeout_s: float) -> None:
-        """End the thread; what was under way is dropped. May be called twice."""
+    def close(self, timeout_s: float, why: str = "") -> None:
+        """End the thread; what was under way is dropped. May be called twice. ``why`` is for rank 0 to say."""
         with self.news:
             self._closing = True
         if self._thread.ident is not None:

@@ -62,6 +62,8 @@ MAX_HEADER_BYTES = 1 << 16
 LEAST_IDLE_S, LIVES_OF_IDLENESS = 75.0, 4.0
 """A connection on which nothing is asked for so long, in seconds and in liveness periods, is closed."""
 Annex = Callable[[web.Application, SyncerService, Porter | None], None]
+LONG_S = 2.0
+"""A start that takes longer is explained."""
 SHORTEST_WAIT_S = 0.001
 """A timer may fire a little early; it is not set again for less than this."""
 
@@ -167,7 +169,9 @@ async def serve(
     lookout = asyncio.create_task(_look_around(service))
     try:
         # Compiled before anybody can be kept waiting by it.
+        said = loop.call_later(LONG_S, _log.info, "making ready to merge: the first time on a machine takes a while")
         await loop.run_in_executor(None, warm, _codecs(setting))
+        said.cancel()
         timer = _Timer(service, time, loop)
         control = secrets.token_hex(16)
         strangers = Strangers(now=loop.time, patience_s=min(PATIENCE_S, max(1.0, protocol.liveness_s)))

@@ -34,6 +34,7 @@ class Module(pl.LightningModule):  # type: ignore[misc]
         self.bias = nn.Parameter(torch.zeros(16))
         self.fails_at = fails_at
         self.said: list[tuple[float, float, int]] = []
+        self.losses: list[float] = []
         self.callback: Callback | None = None
 
     def training_step(self, ids: Tensor, index: int) -> Tensor:
@@ -44,7 +45,9 @@ class Module(pl.LightningModule):  # type: ignore[misc]
             learner = self.callback.learner
             self.said.append((metrics["gruppetto/steps"], metrics["gruppetto/tokens"], learner.cursor))
         logits = self.weight[ids[:, :-1]] + self.bias
-        return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        self.losses.append(loss.item())
+        return loss
 
     def validation_step(self, ids: Tensor, index: int) -> None:
         pass
@@ -95,8 +98,10 @@ def fit(place: Path, module: Module, url: str, *, data: Any = None, checkpoint: 
 def test_the_run_ends_the_fit_and_leaves_its_weights(syncer: Start, tmp_path: Path) -> None:
     running = syncer(rounds=5, **LOCK_STEP)
     module = Module()
-    trainer = fit(tmp_path, module, running.url, accumulate_grad_batches=2, val_check_interval=4)
+    trainer = fit(tmp_path, module, running.url, accumulate_grad_batches=2, val_check_interval=4, log_every_n_steps=2)
     assert trainer.global_step == 5
+    shown = fetch_status(running.url)["learners"]["a"]["metrics"]["loss"]
+    assert shown == pytest.approx(module.losses[7]), "of the last batch of step 4, as it was before it was divided"
     tokens = 4 * ROW
     assert module.said == [(n // 2, 2 * (n // 2) * tokens, n // 2) for n in range(10)]
     weights = safetensors.torch.load(fetch_model(running.url, token=None).content)

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -91,6 +91,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
         if trainer.global_step != self._steps:  # also when the scaler has skipped it: its tokens are nobody's
             self._steps = trainer.global_step
             self._tokens.clear()
+            if self.learner is not None and self._steps % max(1, trainer.log_every_n_steps) == 0:
+                self._show(trainer, pl_module, outputs)
         if self._ride.over:
             trainer.should_stop = True
             self._ride.end()
@@ -103,7 +105,14 @@ class Callback(pl.Callback):  # type: ignore[misc]
         self._ride.end()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._ride.abandon()
+        self._ride.abandon(exception)
+
+    def _show(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any) -> None:
+        """The loss of the last batch, for the run's page; as the module has computed it."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self.learner is not None and isinstance(loss, Tensor) and loss.numel() == 1:
+            parts = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1  # it comes divided
+            self.learner.report(loss=parts * loss.item())
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Learner:
         if self.learner is not None:

@@ -98,15 +98,15 @@ class Ride:
             learner.leave()
         self.abandon()
 
-    def abandon(self) -> None:
-        """Close whatever is open; harmless when nothing is."""
+    def abandon(self, failure: BaseException | None = None) -> None:
+        """Close whatever is open; harmless when nothing is. ``failure``: what has ended the training."""
         learner, self._learner = self._learner, None
         if self._counting is not None:
             self._counting.remove()
             self._counting = None
         if learner is not None:
             atexit.unregister(learner.close)
-            learner.close()
+            learner.__exit__(None if failure is None else type(failure), failure, None)
 
 
 def check_one_process(what: str, fix: str) -> None:
