@@ -19,9 +19,10 @@ export class Lanes {
     this.chosen = -1;
     const on = (name, handler, options) => this.canvas.addEventListener(name, handler.bind(this), options);
     on("pointermove", this.#hover);
-    on("pointerleave", function leave() { if (this.drag === null) { this.chosen = -1; change({ cursor: null }); } });
+    on("pointerleave", function leave(event) { if (this.drag === null && event.pointerType !== "touch") { this.chosen = -1; change({ cursor: null }); } });
     on("pointerdown", this.#press);
     on("pointerup", this.#release);
+    on("pointercancel", function cancel() { this.drag = null; this.draw(); });
     on("dblclick", () => whole());
     on("wheel", this.#wheel, { passive: false });
     on("keydown", this.#key);
@@ -266,6 +267,7 @@ export class Lanes {
   #press(event) {
     if (!this.data) return;
     if (event.pointerType === "touch") { this.#hover(event); return; } // a finger points; the buttons zoom
+    if (event.button !== 0) return;
     this.drag = this.#where(event).t;
     this.canvas.setPointerCapture(event.pointerId);
   }
