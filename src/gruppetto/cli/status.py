@@ -57,7 +57,11 @@ def main(arguments: Sequence[str]) -> int:
             papers = looker_papers(flags.certs, flags.token_file)
             status = fetch_status_of_all(target, token=papers.token, tls=papers.tls)
         except ConnectionLost as error:
-            raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
+            what, fix = "nobody answers", "start the syncer, or give its address"
+            reason = getattr(error.__cause__, "reason", error.__cause__)
+            if isinstance(reason, TimeoutError):
+                what, fix = "answers nothing in time", "look at its log and its machine, or give its address"
+            raise AddressError(what, where=target, fix=fix) from error
     if flags.json:
         print_json(status)
     else:
