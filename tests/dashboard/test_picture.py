@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,13 @@ def test_a_trace_that_is_replaced_is_begun_again(tmp_path: Path) -> None:
     book.read_all()
     assert book.picture is not first
     assert book.picture.published == taken(path).published
+
+
+def test_what_lies_there_and_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.jsonl")
+    book = Book(tmp_path / "trace.jsonl", ManualClock())
+    book.read_all()
+    assert book.picture.lines == 0
 
 
 @settings(max_examples=30, deadline=None)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import tyro
 
-from gruppetto.cli.flags import exactly_one, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, print_json, read_flags, refuse_missing
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError
 from gruppetto.launch.ask import find_endpoint
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
         status = status_of_directory(Path(target), token=papers.token, tls=papers.tls)
     else:
+        refuse_missing(target)
         try:
             papers = looker_papers(flags.certs, flags.token_file)
             status = fetch_status_of_all(target, token=papers.token, tls=papers.tls)
