@@ -95,7 +95,7 @@ function runningSum(columns, by) {
   return columns.t.map((t, i) => { sum += columns.sum[i] * by; return { t, width: columns.width, value: sum }; }).filter((p) => p.value > 0);
 }
 
-function share(part, of) {
+export function share(part, of) {
   // A slot may hold one without the other: what is merged was trained on before.
   const slots = new Map();
   part.t.forEach((t, i) => slots.set(t, [part.sum[i], 0]));
