@@ -18,6 +18,7 @@ from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.sim.machine import read_machine
 
 WEIGHTS = bytes(1 << 20)
+STATUS = b'{"round": 7, "phase": "grace", "waiting_for": "answers", "learners": {}, "recoveries": []}'
 YESTERDAY = "Mon, 01 Jan 2024 00:00:00 GMT"
 
 
@@ -25,7 +26,7 @@ class Syncer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        body = {"/healthz": b"ok", "/v1/status": b'{"round": 7, "phase": "grace"}', "/v1/model": WEIGHTS}[self.path]
+        body = {"/healthz": b"ok", "/v1/status": STATUS, "/v1/model": WEIGHTS}[self.path]
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gruppetto.chaos import draw_plan, live
 from gruppetto.cli.dashboard import main
-from gruppetto.dashboard import door
+from gruppetto.dashboard import door, pages
 from gruppetto.dashboard.annex import annex
 from gruppetto.dashboard.pages import POLICY, STATIC
 from gruppetto.dashboard.serving import directory_app, serve_pages, syncer_app, trace_of
@@ -109,6 +110,9 @@ def test_the_page_and_its_data(trace: Path) -> None:
             for path in ("/dashboard/nothing.js", "/dashboard/../../etc/passwd", "/dashboard/learner?name=nobody"):
                 assert (await client.get(path)).status == 404
             assert (await client.post("/dashboard/data")).status == 405
+            for path in ("", "main.js", "data", "events"):
+                asked = await client.head(f"/dashboard/{path}")
+                assert (asked.status, await asked.read()) == (200, b"")
             data = await (await client.get("/dashboard/data?from=nan&to=-1&slots=1e9")).json()
             assert len(data["lanes"]) > 1 and data["from"] == 0
             name = data["lanes"][0]["name"]
@@ -134,6 +138,29 @@ def test_a_page_hears_what_is_written_after_it_was_opened(tmp_path: Path) -> Non
                 writer.note(1.0, "judge", "evaluation", round=0, loss=2.5, perplexity=12.0)
                 writer.flush()
                 assert (await anext(told))["evaluated"][2] == 2.5
+
+    run(test())
+
+
+def test_who_has_gone_makes_room_though_nothing_happens_any_more(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MAX_LOOKERS", 2)
+    monkeypatch.setattr(pages, "NEWS_EVERY_S", 0.01)
+    ended = tmp_path / "trace.jsonl"
+    ended.write_bytes(trace.read_bytes())
+    os.utime(ended, (1, 1))  # nobody writes it
+
+    async def test() -> None:
+        async with looking(ended) as client:
+            there = [await client.get("/dashboard/events") for _ in range(2)]
+            assert [reply.status for reply in there] == [200, 200]
+            assert (await client.get("/dashboard/events")).status == 503
+            while await there[0].content.readline() != b": nothing new\n":
+                pass
+            there[0].close()
+            while (await client.get("/dashboard/events")).status != 200:
+                pass
 
     run(test())
 
@@ -255,7 +282,9 @@ def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
         trace_of(book)
     book.write_bytes(b"")  # of a run that has not begun
     assert trace_of(book) == book
+    with pytest.raises(DataError, match="is not there"):
+        main([str(tmp_path / "mistyped")])
     with pytest.raises(AddressError, match="is not an address"):
-        main([str(tmp_path / "nothing")])
+        main(["ftp://x"])
     with pytest.raises(AddressError, match="reachable from other machines"):
         serve_pages(directory_app(tmp_path), "0.0.0.0:0", on_ready=print, token=None, allow_plaintext=True)

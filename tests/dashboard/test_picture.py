@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +124,13 @@ def test_a_trace_that_is_replaced_is_begun_again(tmp_path: Path) -> None:
     assert book.picture.published == taken(path).published
 
 
+def test_what_lies_there_and_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.jsonl")
+    book = Book(tmp_path / "trace.jsonl", ManualClock())
+    book.read_all()
+    assert book.picture.lines == 0
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40))
 def test_damaged_lines_are_counted_and_do_no_harm(seed: int, hits: int) -> None:
@@ -161,6 +172,59 @@ LINES = [
     say(2.5, "in", "Persisted", round=1),
     say(2.75, "in", "Published", round=1),
 ]
+
+
+NOTES = [
+    encode_line({"t": 3.0, "who": "anna", "note": kind, "data": data}).removesuffix(b"\n")
+    for kind, data in {
+        "metrics": {"loss": 2.0},
+        "traffic": {"up": 1, "down": 2},
+        "evaluation": {"round": 1, "loss": 2.0},
+        "ledger": {"consumed": 8, "merged": 4},
+        "recovery": {"source": "peer", "donor": "ben", "seconds": 1.0},
+        "died": {"learner": "anna", "wall_s": 104.0, "cause": "SIGKILL"},
+    }.items()
+]
+NUMBERS = ("1e308", "-1e308", str(1 << 70), "1e30", "9007199254740992", "-1", '"nan"', '"-inf"')
+ODD = (*NUMBERS, "null", "true", '"x"', '"\\ud800"', "[]", "{}")
+
+
+def places(value: object, *path: object) -> Iterator[tuple[object, ...]]:
+    """The path of everything in a decoded line."""
+    if path:
+        yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inside:
+        yield from places(each, *path, key)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_no_value_anywhere_in_a_trace_makes_a_page_that_cannot_be_shown(odd: str) -> None:
+    lines = LINES + NOTES
+    for k, line in enumerate(lines):
+        for *path, last in places(json.loads(line)):
+            record = place = json.loads(line)
+            for key in path:
+                place = place[key]
+            place[last] = "@"
+            changed = json.dumps(record, separators=(",", ":")).replace('"@"', odd).encode()
+            picture = Picture()
+            for each in (*lines[:k], changed, changed, *lines[k:]):
+                picture.take(each)
+            for goes_on in (True, False):
+                msgspec.json.encode(head(picture, picture.now, live=goes_on))
+            msgspec.json.encode(window(picture, 0.0, picture.now, slots=8))
+            msgspec.json.encode([lane_in_window(picture, name, 0.0, 9.0, slots=8) for name in picture.lanes])
+            as_csv(picture, 0.0, picture.now).encode()
+
+
+def test_a_loss_or_norm_that_is_not_finite_damages_nothing() -> None:
+    diverged = encode_line({"t": 3.0, "who": "j", "note": "evaluation", "data": {"round": 1, "loss": math.nan}})[:-1]
+    norms = [math.inf, 1.0]
+    answer = say(3.0, "in", "Answer", learner="anna", fragment=1, round=2, steps=1, tokens=8, norms=norms)
+    picture = pictured(diverged, answer, say(3.0, "out", "Fold", learner="anna", fragment=1, round=2, weight=64.0))
+    assert picture.damaged_lines == 0 and picture.evaluations == []
+    assert picture.series["merged"].window(0.0, 9.0, most=1).total.tolist() == [8.0]
 
 
 def pictured(*more: bytes) -> Picture:
@@ -262,6 +326,11 @@ def test_more_learners_than_lanes_are_counted_and_memory_stays_bounded() -> None
     picture = pictured(*crowd)
     assert len(picture.lanes) == MAX_LANES
     assert head(picture, 3.0, live=True)["crowd"] == 51
+    step = {"clock": 2, "step_s": 1.0, "steps": 1, "tokens": 8}
+    for incarnation in (1, 1, 2):  # what was said twice counts once, what a new process says counts anew
+        picture.take(say(4.0, "in", "Progress", learner="n540", incarnation=incarnation, **step))
+    assert head(picture, 4.0, live=True)["tokens"]["consumed"] == 8 + 2 * 8
+    assert picture.series["consumed"].window(0.0, 9.0, most=1).total.tolist() == [24.0]
 
 
 def test_a_learner_and_the_table_of_everything() -> None:

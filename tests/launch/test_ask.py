@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,7 +12,10 @@ from typing import ClassVar
 import pytest
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
+from gruppetto.launch import ask
 from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint, read_token
+from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.health import Observer, status_before_the_first_learner
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -41,8 +45,9 @@ def url() -> Iterator[str]:
 
 
 def test_status_and_model_of_a_syncer(url: str) -> None:
-    Answers.replies["/v1/status"] = (200, b'{"round": 7}', {})
-    assert fetch_status(url, token="secret") == {"round": 7}
+    said = status_before_the_first_learner(ProtocolSetting(), Observer(), run_id="r", epoch=1, now=0.0)
+    Answers.replies["/v1/status"] = (200, json.dumps(said).encode(), {})
+    assert fetch_status(url, token="secret") == said
     assert Answers.heard == ["Bearer secret"]
     assert fetch_model(url) is None
     Answers.replies["/v1/model"] = (200, b"weights", {"Gruppetto-Round": "7"})
@@ -57,6 +62,10 @@ def test_status_and_model_of_a_syncer(url: str) -> None:
         (200, b"<html>", "does not answer like a syncer"),
         (200, b"[]", "does not answer like a syncer"),
         (200, b'{"version": 1}', "does not answer like a syncer"),
+        (200, b'{"round": 1}', "does not answer like a syncer .*`phase`"),
+        (200, b'{"round": 1, "phase": "x", "waiting_for": "", "recoveries": [], "learners": [1]}', "like a syncer"),
+        (200, b"[" * 100_000, "does not answer like a syncer"),
+        (200, b"\xff\xfe\0x", "does not answer like a syncer"),
         (401, b"a token is needed\n", "wants a token; give --token-file"),
         (500, b"oh\n", "answered 500 oh"),
         (404, b"", "not found"),
@@ -73,6 +82,18 @@ def test_a_model_without_a_round_is_none_of_ours(url: str) -> None:
     Answers.replies["/v1/model"] = (200, b"weights", {})
     with pytest.raises(AddressError, match="does not answer like a syncer"):
         fetch_model(url)
+
+
+def test_an_answer_that_drips_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "ANSWER_S", 0.0)
+    Answers.replies["/v1/status"] = (200, b" " * 1000, {})
+    with pytest.raises(ConnectionLost, match="does not end"):
+        fetch_status(url)
+
+
+def test_https_at_a_server_without_it(url: str) -> None:
+    with pytest.raises(AddressError, match="speaks no TLS; say http://"):
+        fetch_status(url.replace("http:", "https:"))
 
 
 def test_nobody_answers() -> None:

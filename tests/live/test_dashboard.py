@@ -47,9 +47,11 @@ async def look(rig: Rig) -> None:
 
         rig.kill(learners["b"])
         await page.until(f"{state('b')} === 'offline'", within_s=3.0)
-        assert "start it again" in await page.ask("document.querySelector('#headline').innerText")
+        # The headline comes by another way than the table, and may be half a second behind it.
+        await page.until("document.querySelector('#headline').innerText.includes('start it again')", within_s=3.0)
 
         await zooms(page)
+        await shares_add_up(page)
 
         rig.kill(syncer)
         await page.until("document.querySelector('#link').dataset.state === 'lost'")
@@ -90,6 +92,40 @@ async def zooms(page: Browser) -> None:
     await page.ask("location.hash = '#t=1.5'")
     await page.until("document.querySelector('#moment').textContent.startsWith('00:01')")
     await page.key("Escape")
+    await zooms_in_a_chart(page)
+
+
+async def zooms_in_a_chart(page: Browser) -> None:
+    """Dragged closer and double-clicked back; another button drags nothing; a finger leaves the moment where it was."""
+    chart = "document.querySelector('#charts .chart > svg')"
+    await page.ask(f"void {chart}.scrollIntoView({{block: 'center'}})")
+    box = json.loads(await page.ask(f"JSON.stringify({chart}.getBoundingClientRect())"))
+    y, at = box["y"] + 60, lambda share: box["x"] + share * box["width"]
+    await page.mouse("mousePressed", at(0.4), y, buttons=1)
+    await page.mouse("mouseMoved", at(0.6), y, buttons=1)
+    await page.mouse("mouseReleased", at(0.6), y)
+    await page.until("location.hash.includes('from=')")
+    await page.ask(f"{chart}.dispatchEvent(new MouseEvent('dblclick'))")
+    await page.until("!location.hash.includes('from=')")
+    await page.ask(f"{chart}.dispatchEvent(new PointerEvent('pointerdown', {{button: 2, pointerId: 1}}))")
+    await page.mouse("mouseMoved", at(0.7), y)
+    assert await page.ask("document.querySelector('#charts .chart > svg > rect.band').getAttribute('width')") == "0"
+    finger = [{"x": at(0.5), "y": y}]
+    for kind, points in (("touchStart", finger), ("touchEnd", [])):
+        await page.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+    assert await page.ask("document.querySelector('#moment').textContent.startsWith('0')")
+    await page.ask("document.querySelector('.lanes canvas').focus()")
+    await page.key("Escape")
+
+
+async def shares_add_up(page: Browser) -> None:
+    """What is merged is counted though nothing was trained on in the same slot."""
+    script = """(async () => {
+        const { share } = await import("./charts.js");
+        const part = { t: [2, 4], sum: [4, 4], width: 1 }, of = { t: [1, 2], sum: [4, 6], width: 1 };
+        return share(part, of).map((point) => [point.t, point.value]);
+    })()"""
+    assert await page.ask(script) == [[1, 0], [2, 0.4], [4, 0.8]]
 
 
 async def an_ended_run(page: Browser, place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -81,8 +82,9 @@ def test_clocks_that_are_off(skews: list[tuple[float, float]]) -> None:
     [
         ([8.0, 6.0, 4.0, 3.0, 2.5], False),
         ([2.0, 2.2, 1.8, 2.3, 2.1] * 5, False),
-        ([2.0] * 5 + [4.0] * 5, True),
-        ([2.0] * 5 + [4.0] * 5 + [2.0] * 10, False),
+        ([2.0] * 20 + [4.0] * 5, True),
+        ([2.0] * 5 + [4.0] * 20, True),  # what is usual was hardly known
+        ([2.0] * 20 + [4.0] * 5 + [2.0] * 10, False),
         ([2.0, math.nan], True),
         ([2.0, math.nan, 2.0], False),
         ([0.01] * 5 + [0.03] * 20, False),
@@ -94,6 +96,29 @@ def test_a_loss_that_diverges(losses: list[float], holds: bool) -> None:
     for loss in losses:
         ear.look(losses=(("anna", loss),))
     assert ear.holds(AlarmKind.DIVERGES) is holds
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(2.0, 0.7), (1.0, 0.4), (0.6, 0.3), (2.5, 0.2)])
+def test_a_healthy_loss_may_be_as_noisy_as_small_batches_make_it(mean: float, spread: float) -> None:
+    """And one that rises out of that noise is seen all the same."""
+    for seed in range(3):
+        rng, ear = random.Random(seed), Ear()
+        for look in range(600):
+            ear.look(losses=(("anna", max(0.0, rng.gauss(mean + 3 * 0.97**look, spread))),))
+        assert ear.said == []
+        for look in range(40):
+            ear.look(losses=(("anna", rng.gauss(mean + 6 * spread + 0.1 * look, spread)),))
+        assert ear.holds(AlarmKind.DIVERGES)
+
+
+@pytest.mark.parametrize("growth", [1.05, 1.2, 2.0, 10.0, 1000.0])
+def test_a_loss_that_explodes_is_not_taken_for_noise(growth: float) -> None:
+    ear = Ear()
+    for look in range(100):
+        ear.look(losses=(("anna", 2.0 + 0.1 * (look % 2)),))
+    for look in range(30):
+        ear.look(losses=(("anna", 2.0 * growth**look),))
+    assert ear.said == [("on", AlarmKind.DIVERGES)]
 
 
 def test_one_learner_that_diverges_among_three_is_no_alarm_of_the_run() -> None:

@@ -50,3 +50,17 @@ def test_a_disk_that_cannot_be_asked(tmp_path: Path) -> None:
     around = Surroundings(tmp_path / "gone")
     assert around.look([], {}, numel=1).free_bytes is None
     assert (Surroundings(tmp_path).look([], {}, numel=1).free_bytes or 0) > 0
+
+
+def test_heartbeats_that_had_to_wait_are_no_slow_clock(tmp_path: Path) -> None:
+    now = [1000.0]
+    around = Surroundings(tmp_path, wall_s=lambda: now[0])
+    around.heard("anna", "1000.0")
+    now[0] = 1030.0  # the syncer, or the link, stood still
+    for sent in ("1001.0", "1002.0", "1003.0"):
+        around.heard("anna", sent)
+    assert around.look(["anna"], {}, numel=1).skews_s == (("anna", 0.0),)
+    for late in (1031.0, 1032.0, 1033.0, 1034.0, 1035.0):
+        now[0] = late
+        around.heard("anna", str(late - 60.0))
+    assert around.look(["anna"], {}, numel=1).skews_s == (("anna", -60.0),)

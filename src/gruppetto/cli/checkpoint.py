@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
+from gruppetto.cli.flags import exactly_one, print_json, read_flags, refuse_missing
 from gruppetto.errors import StateError
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
             raise StateError("no run goes on in it", where=target, fix="name the directory or the address of one")
         url, secret = endpoint.url, secret or endpoint.control or None
     else:
+        refuse_missing(target)
         papers = looker_papers(flags.certs, flags.token_file)
         secret = papers.token
     report = take_checkpoint(url, secret=secret, name=flags.name, show=_show, tls=papers.tls)

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import exactly_one, positional, read_flags
+from gruppetto.cli.flags import exactly_one, read_flags, refuse_missing
 from gruppetto.dashboard.serving import directory_app, serve_pages, syncer_app, trace_of
 from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.address import SyncerAddress
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     if Path(target).exists():
         app = directory_app(trace_of(Path(target)), token)
     else:
+        refuse_missing(target)
         asked = None if SyncerAddress.parse(f"http://{flags.listen}").is_loopback else token
         app = syncer_app(SyncerAddress.parse(target), token, asked, tls=papers.tls)
 

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 import tyro
 
-from gruppetto.errors import SettingError, UserError
+from gruppetto.errors import DataError, SettingError, UserError
 
 __all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "positional", "print_json", "read_flags"]
+__all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "print_json", "read_flags", "refuse_missing"]
 
 T = TypeVar("T")
 
@@ -60,6 +61,13 @@ def exactly_one(values: Sequence[str], what: str, verb: str) -> str:
             f"{len(values)} arguments where one {what} is needed", where=f"gruppetto {verb}", fix=f"give one {what}"
         )
     return values[0]
+
+
+def refuse_missing(target: str) -> None:
+    """What is neither there nor looks like an address is a directory that is not there. Raises :class:`DataError`."""
+    if target.startswith((".", "/", "~")) or (":" not in target and "/" in target):
+        fix = "name a run directory, or an address as http://HOST:PORT"
+        raise DataError("is not there", where=target, fix=fix)
 
 
 def at_most_one(values: Sequence[str], what: str, verb: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gruppetto.dashboard.plausible import real, whole
 from gruppetto.dashboard.seen import PHASES, Raised, RoundSeen, Seen
 from gruppetto.trace.replay import SYNCER
 
@@ -17,15 +18,19 @@ class Course(Seen):
     def _on_quorum_met(self, who: str, data: Mapping[str, Any]) -> None:
         now = self.now
         self.open = RoundSeen(
-            round=int(data["round"]), at=now, quorum_s=data["quorum_s"], grace_s=data["grace_s"], live=data["live"]
+            round=whole(data["round"]),
+            at=now,
+            quorum_s=real(data["quorum_s"]),
+            grace_s=real(data["grace_s"]),
+            live=whole(data["live"]),
         )
 
     def _on_round_closed(self, who: str, data: Mapping[str, Any]) -> None:
         now, names = self.now, tuple(data["participants"])
-        done = self.open or RoundSeen(round=int(data["round"]), at=now)
+        done = self.open or RoundSeen(round=whole(data["round"]), at=now)
         self.open = done
-        done.stage, done.closed_at, done.grace_spent_s = "merge", now, float(data["grace_spent_s"])
-        done.participants, done.live, done.why = names, int(data["live"]), str(data["why"])
+        done.stage, done.closed_at, done.grace_spent_s = "merge", now, real(data["grace_spent_s"])
+        done.participants, done.live, done.why = names, whole(data["live"]), str(data["why"])
         total = sum(self._weights.get(name, 0.0) for name in names)
         for name in names:
             lane = self.lane(name)
@@ -55,7 +60,7 @@ class Course(Seen):
         now, done = self.now, self.open
         if self.published_at is not None:
             self.series["pace_s"].add(now, now - self.published_at)
-        self.published, self.published_at = int(data["round"]), now
+        self.published, self.published_at = whole(data["round"]), now
         self._remember_round(self.published, now)
         self.series["round"].add(now, self.published)
         if done is not None and done.round == self.published:

@@ -81,7 +81,7 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         return Headline(
             state="beginning",
             title="About to begin",
-            text=f"{here} of {picture.setting.get('start_learners') or len(states)} learners are ready.",
+            text=_ready(here, picture.setting.get("start_learners") or len(states)),
             troubles=troubles,
         )
     pace_s = _pace_s(picture)
@@ -91,8 +91,22 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         waits = _waits_for(picture, here)
         text = f"No round for {as_duration(since_s)}, at {of}: {waits}"
         return Headline(state="stalled", title="Standing still", text=text, troubles=troubles)
-    text = f"{of[0].upper()}{of[1:]}, one every {_seconds(pace_s)}; {training} of {everybody} learners are training."
+    beyond = f" {len(picture.crowd)} more have no lane here." if picture.crowd else ""
+    text = (
+        f"{of[0].upper()}{of[1:]}, one every {_seconds(pace_s)}; "
+        f"{training} of {everybody} learners are training.{beyond}"
+    )
     return Headline(state="training", title="Training", text=text, troubles=troubles)
+
+
+def _ready(here: int, awaited: int) -> str:
+    """
+    >>> _ready(1, 4), _ready(3, 1)
+    ('1 of 4 learners are ready.', '3 learners are ready; the first round is on its way.')
+    """
+    if here < awaited:
+        return f"{here} of {awaited} learners are ready."
+    return f"{here} learner{'s are' if here > 1 else ' is'} ready; the first round is on its way."
 
 
 def _pace_s(picture: Picture) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gruppetto.dashboard.plausible import MOST_WHOLE, moment, real, whole
 from gruppetto.dashboard.seen import DEATHS, Seen
 from gruppetto.trace.replay import SYNCER
 
@@ -18,18 +19,18 @@ class Notes(Seen):
     def _on_metrics(self, who: str, data: Mapping[str, Any]) -> None:
         loss, lane = data.get("loss"), self.lane(who)
         if loss is not None:
-            self.series["loss"].add(self.now, float(loss))
+            self.series["loss"].add(self.now, real(loss))
             if lane is not None:
-                lane.measured["loss"].add(self.now, float(loss))
+                lane.measured["loss"].add(self.now, real(loss))
 
     def _on_traffic(self, who: str, data: Mapping[str, Any]) -> None:
-        up, down = self._traffic[0] + int(data["up"]), self._traffic[1] + int(data["down"])
+        up, down = self._traffic[0] + whole(data["up"]), self._traffic[1] + whole(data["down"])
         self.series["up"].add(self.now, max(0, up - self.up_bytes))
         self.series["down"].add(self.now, max(0, down - self.down_bytes))
-        self.up_bytes, self.down_bytes = up, down
+        self.up_bytes, self.down_bytes = min(up, MOST_WHOLE), min(down, MOST_WHOLE)
 
     def _on_evaluation(self, who: str, data: Mapping[str, Any]) -> None:
-        round, loss = int(data["round"]), float(data["loss"])
+        round, loss = whole(data["round"]), real(data["loss"])
         # A judge that was started again says again what it said before; the trace repeats it at the end.
         if math.isfinite(loss) and all(known != round for _, known, _ in self.evaluations):
             self.evaluations.append((self.round_at(round), round, loss))
@@ -39,7 +40,7 @@ class Notes(Seen):
 
     def _on_ledger(self, who: str, data: Mapping[str, Any]) -> None:
         fates = ("consumed", "merged", "discarded", "lost", "promised", "open")
-        self.ledger = {fate: int(data.get(fate, 0)) for fate in fates}
+        self.ledger = {fate: whole(data.get(fate, 0)) for fate in fates}
 
     def _on_recovery(self, who: str, data: Mapping[str, Any]) -> None:
         if "source" not in data:
@@ -51,18 +52,18 @@ class Notes(Seen):
         if lane is not None:
             lane.source = source
         self.happenings.say(
-            self.now, "recovered", who, f"Begins with its state from: {source} ({float(data['seconds']):.1f} s)."
+            self.now, "recovered", who, f"Begins with its state from: {source} ({real(data['seconds']):.1f} s)."
         )
 
     def _on_died(self, who: str, data: Mapping[str, Any]) -> None:
-        name, wall_s = str(data["learner"]), float(data["wall_s"])
+        name, wall_s = str(data["learner"]), real(data["wall_s"])
         if (name, wall_s) in self._died:
             return
         self._died[name, wall_s] = None
         if len(self._died) > DEATHS:
             del self._died[next(iter(self._died))]
         began = self.timeline.began_wall_s
-        at = self.now if began is None else max(0.0, wall_s - began)
+        at = self.now if began is None else moment(max(0.0, wall_s - began))
         self.happenings.say(at, "died", name, f"The process died ({data['cause']}).")
         lane = self.lanes.get(name)
         if lane is not None and lane.state == "away":

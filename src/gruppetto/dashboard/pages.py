@@ -37,6 +37,8 @@ METRICS = "/metrics"
 MAX_LOOKERS = 64
 """Streams of news at a time."""
 NEWS_EVERY_S = 0.5
+SIGN_AFTER = 20
+"""So many times without news a sign is given all the same: a line that is dead shows only when something is sent."""
 SEND_WITHIN_S = 15.0
 """A looker that takes nothing for so long is let go."""
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -96,14 +98,14 @@ class Pages:
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
-        if path in ("/", ROOT) and request.method == "GET":
+        if path in ("/", ROOT) and request.method in ("GET", "HEAD"):
             return web.Response(status=302, headers={**HEADERS, "Location": f"{ROOT}/"})
         if not (path.startswith(f"{ROOT}/") or (path == METRICS and self._metrics is not None)):
             return await handler(request)
         if path == f"{ROOT}/enter" and request.method == "POST":
             return await self._enter(request)
-        if request.method != "GET":
-            return web.Response(status=405, headers={**HEADERS, "Allow": "GET"})
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, headers={**HEADERS, "Allow": "GET, HEAD"})
         if "token" in request.query and path == f"{ROOT}/":
             return self._exchange(request, request.query["token"])
         name = path.removeprefix(f"{ROOT}/")
@@ -153,7 +155,10 @@ class Pages:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._lookers >= MAX_LOOKERS:
             return web.Response(status=503, text="too many are looking; close a page\n", headers=HEADERS)
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        headers = {**HEADERS, "Content-Type": "text/event-stream"}
+        if request.method == "HEAD":
+            return web.Response(headers=headers)
+        response = web.StreamResponse(headers=headers)
         self._lookers += 1
         try:
             await response.prepare(request)
@@ -167,17 +172,21 @@ class Pages:
         return response
 
     async def _tell(self, request: web.Request, response: web.StreamResponse) -> None:
-        said = b""
+        said, quiet = b"", 0
         while not self._closing.is_set() and self._door.lets_in(request):
+            if request.transport is None or request.transport.is_closing():
+                return  # gone, and nothing was written that could have said so
             reading = asyncio.ensure_future(self._desk.catch_up())
             with suppress(TimeoutError):
                 # A long trace is shown as it is read.
                 await asyncio.wait_for(asyncio.shield(reading), NEWS_EVERY_S)
             news = await self._desk.ask(self._head)
-            if news != said:
-                said = news
+            quiet += 1
+            if news != said or quiet >= SIGN_AFTER:
+                text = b": nothing new\n\n" if news == said else b"event: head\ndata: " + news + b"\n\n"
+                said, quiet = news, 0
                 async with asyncio.timeout(SEND_WITHIN_S):
-                    await response.write(b"event: head\ndata: " + news + b"\n\n")
+                    await response.write(text)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), NEWS_EVERY_S)
 

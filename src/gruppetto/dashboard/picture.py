@@ -14,6 +14,7 @@ import msgspec
 
 from gruppetto.dashboard.course import Course
 from gruppetto.dashboard.notes import Notes
+from gruppetto.dashboard.plausible import header_of, moment, setting_of
 from gruppetto.dashboard.work import Work
 from gruppetto.trace.log import HEAD
 from gruppetto.trace.replay import SYNCER
@@ -43,7 +44,7 @@ class Picture(Work, Course, Notes):
         self.lines += 1
         try:
             if line.startswith(HEAD):
-                self._begin_life(_HEADER.decode(line))
+                self._begin_life(header_of(_HEADER.decode(line)))
                 return
             named = NAME.search(line)
             if named is None:
@@ -56,7 +57,7 @@ class Picture(Work, Course, Notes):
                 return  # most of what is sent is of no interest, and there is much of it
             said = _DECODER.decode(line)
             if kind != b"note":
-                self.timeline.at(said.t)
+                self.timeline.at(moment(said.t))
             if handler is not None and (kind == b"note" or said.who == SYNCER):
                 handler(self, said.who, said.data)
         except (msgspec.DecodeError, RecursionError, *MALFORMED):
@@ -69,7 +70,7 @@ class Picture(Work, Course, Notes):
         self.header.update(data)
         setting = data.get("setting")
         if isinstance(setting, dict):
-            self.setting = setting
+            self.setting = setting_of(setting)
         if again and self.lives:
             self.happenings.say(self.now, "restart", SYNCER, "The syncer started again; learners trained on.")
             self._traffic = (self.up_bytes, self.down_bytes)

@@ -73,8 +73,10 @@ class Seen:
         self.setting: dict[str, Any] = {}
         self.lives = 0
         self.lanes: dict[str, Lane] = {}
-        self.crowd: set[str] = set()
-        """Names beyond :data:`MAX_LANES`, as far as they are remembered."""
+        self.crowd: dict[str, tuple[int, int, int]] = {}
+        """Names beyond :data:`MAX_LANES`, as far as they are remembered; the process of each, its steps and tokens."""
+        self.crowd_tokens = 0
+        """What they have trained on, over all their lives."""
         self.series = {name: Series(slots=2048) for name in SERIES}
         self.latest: deque[RoundSeen] = deque(maxlen=LATEST_ROUNDS)
         self.open: RoundSeen | None = None
@@ -129,7 +131,7 @@ class Seen:
         if lane is None:
             if len(self.lanes) >= MAX_LANES:
                 if len(self.crowd) < 1 << 16:
-                    self.crowd.add(name)
+                    self.crowd.setdefault(name, (0, 0, 0))
                 return None
             lane = self.lanes[name] = Lane(name=name)
         return lane

@@ -73,7 +73,8 @@ def syncer_app(
         if request.path == "/":
             return web.Response(status=302, headers={**HEADERS, "Location": f"{ROOT}/"})
         try:
-            async with app[_SESSION].get(address.url(request.path_qs), allow_redirects=False) as reply:
+            to = address.url(request.path_qs)
+            async with app[_SESSION].request(request.method, to, allow_redirects=False) as reply:
                 headers = {name: reply.headers[name] for name in PASSED_ON if name in reply.headers}
                 response = web.StreamResponse(status=reply.status, headers={**HEADERS, **headers})
                 await response.prepare(request)

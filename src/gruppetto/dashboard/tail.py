@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -68,6 +69,8 @@ class Tail:
             there = self.path.stat()
         except OSError:
             return
+        if not stat.S_ISREG(there.st_mode):
+            return  # what is no file may keep its reader waiting for ever
         if self._file is not None:
             mine = os.fstat(self._file.fileno())
             if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino) and mine.st_size >= self.read_bytes:

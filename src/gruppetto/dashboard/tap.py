@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gruppetto.dashboard.picture import Picture
+from gruppetto.dashboard.plausible import setting_of
 
 __all__ = ["Tap", "begin_from"]
 
@@ -52,7 +53,7 @@ def begin_from(picture: Picture, status: Mapping[str, Any], setting: Mapping[str
     """Let a picture begin in the middle of a run, with what the syncer says of itself
     (:func:`gruppetto.runtime.health.status_of`)."""
     picture.header.update({"run_id": status["run_id"], "numel": numel})
-    picture.setting = dict(setting)
+    picture.setting = setting_of(setting)
     picture.lives, picture.published = 1, int(status["round"])
     picture.rejected.update(status["rejected"])
     picture.clipped.update(status["clipped"])

@@ -12,6 +12,7 @@ from gruppetto.dashboard.alarms import alarms_of
 from gruppetto.dashboard.headline import headline_of, is_expected, state_of
 from gruppetto.dashboard.lane import MEASURED, Lane
 from gruppetto.dashboard.picture import Picture
+from gruppetto.dashboard.plausible import MOST_WHOLE
 from gruppetto.dashboard.series import Series, Window
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE, ROUTINE
 from gruppetto.report.summary import FP32_BYTES, data_parallel_bytes
@@ -34,8 +35,8 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
     headline = headline_of(picture, now, live=live)
     states = [state_of(lane, now) for lane in picture.lanes.values()]
     last = picture.latest[-1] if picture.latest else None
-    merged = round(float(picture.series["merged"].window(0.0, now + 1, most=1).total.sum()))
-    consumed = sum(lane.tokens for lane in picture.lanes.values())
+    merged = round(min(MOST_WHOLE, float(picture.series["merged"].window(0.0, now + 1, most=1).total.sum())))
+    consumed = sum(lane.tokens for lane in picture.lanes.values()) + picture.crowd_tokens
     moved = picture.up_bytes + picture.down_bytes
     equivalent = data_parallel_bytes(picture.header.get("numel"), picture.steps())
     return {

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gruppetto.dashboard.plausible import MOST_WHOLE, real, whole
 from gruppetto.dashboard.seen import Seen
 from gruppetto.protocol.admission import ROUTINE
 
@@ -17,18 +18,19 @@ class Work(Seen):
 
     def _on_progress(self, who: str, data: Mapping[str, Any]) -> None:
         now, lane = self.now, self.lane(data["learner"])
-        steps, tokens = int(data["steps"]), int(data["tokens"])
+        steps, tokens = whole(data["steps"]), whole(data["tokens"])
         if lane is None:
+            self._on_progress_in_the_crowd(data["learner"], data["incarnation"], steps, tokens)
             return
         lane.reborn(data["incarnation"])
         made, trained = steps - lane.life_steps, tokens - lane.life_tokens
-        lane.clock = int(data["clock"])
+        lane.clock = whole(data["clock"])
         if made <= 0:
             return
-        step_s = float(data["step_s"])
+        step_s = real(data["step_s"])
         lane.life_steps, lane.life_tokens = steps, max(tokens, lane.life_tokens)
-        lane.steps += made
-        lane.tokens += max(0, trained)
+        lane.steps = min(lane.steps + made, MOST_WHOLE)
+        lane.tokens = min(lane.tokens + max(0, trained), MOST_WHOLE)
         lane.step_s, lane.stepped_at = step_s, now
         # A step that was under way when the run began, or while it was reported late, did not begin before the last.
         lane.busy.spread(max(0.0, now - made * step_s), now)
@@ -37,17 +39,28 @@ class Work(Seen):
         self.series["consumed"].add(now, max(0, trained))
         self.series["steps"].add(now, made)
 
+    def _on_progress_in_the_crowd(self, name: str, incarnation: int, steps: int, tokens: int) -> None:
+        before = self.crowd.get(name)
+        if before is None:
+            return  # beyond those whose names are remembered
+        life, life_steps, life_tokens = before if before[0] == incarnation else (incarnation, 0, 0)
+        made, trained = max(0, steps - life_steps), max(0, tokens - life_tokens)
+        self.crowd[name] = (life, life_steps + made, life_tokens + trained)
+        self.crowd_tokens = min(self.crowd_tokens + trained, MOST_WHOLE)
+        self.series["consumed"].add(self.now, trained)
+        self.series["steps"].add(self.now, made)
+
     def _on_answer(self, who: str, data: Mapping[str, Any]) -> None:
         norms = data.get("norms") or ()
-        norm = math.sqrt(sum(float(n) ** 2 for n in norms)) if norms else None
+        norm = math.sqrt(sum(real(n) ** 2 for n in norms)) if norms else None
         if len(self._answers) > 1 << 16:
             self._answers.clear()
-        self._answers[data["learner"], data["fragment"]] = (int(data["round"]), int(data["tokens"]), norm)
+        self._answers[data["learner"], data["fragment"]] = (whole(data["round"]), whole(data["tokens"]), norm)
 
     def _on_fold(self, who: str, data: Mapping[str, Any]) -> None:
         now, name = self.now, data["learner"]
         answered = self._answers.pop((name, data["fragment"]), None)
-        self._weights[name] = self._weights.get(name, 0.0) + float(data["weight"])
+        self._weights[name] = self._weights.get(name, 0.0) + real(data["weight"])
         if answered is not None:
             self.series["merged"].add(now, answered[1] / max(1, self.setting.get("num_fragments") or 1))
             lane = self.lane(name)
@@ -61,7 +74,7 @@ class Work(Seen):
     def _on_folded(self, who: str, data: Mapping[str, Any]) -> None:
         now, lane = self.now, self.lane(data["learner"])
         if lane is not None and data.get("cosine") is not None:
-            lane.measured["cosine"].add(now, float(data["cosine"]))
+            lane.measured["cosine"].add(now, real(data["cosine"]))
 
     def _on_drop(self, who: str, data: Mapping[str, Any]) -> None:
         now, name, reason = self.now, data["learner"], str(data["reason"])

@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
-from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
 __all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "is_standby", "read_token"]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S, ANSWER_S = 10.0, 20.0
+"""Of a connection and of each piece of an answer; of a whole one that is small."""
 HEALTH_TIMEOUT_S = 1.0
 ENDPOINT_FILE = "endpoint.json"
 MAX_STATUS_BYTES = 16 * 2**20
@@ -63,10 +66,9 @@ def fetch_status(url: str, *, token: str | None = None, tls: ssl.SSLContext | No
     """
     content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES, tls)
     try:
-        status = json.loads(content)
-        if not isinstance(status, dict) or "round" not in status:
-            raise ValueError("it has no round")
-    except ValueError as error:
+        status: dict[str, Any] = json.loads(content)
+        msgspec.convert(status, _Status)
+    except (ValueError, RecursionError) as error:
         raise AddressError(
             f"does not answer like a syncer ({error})", where=url, fix="give the address of a gruppetto syncer"
         ) from error
@@ -110,6 +112,46 @@ def read_token(file: str | Path | None) -> str | None:
     return lines[0]
 
 
+class _Learner(msgspec.Struct):
+    state: str | None
+    clock: int
+    step_s: float | None = None
+    last_merged_round: int | None = None
+    norm: float | None = None
+    cosine: float | None = None
+
+
+class _Recovery(msgspec.Struct):
+    learner: str
+    source: str
+    donor: str
+    seconds: float
+
+
+class _Alarm(msgspec.Struct):
+    t: float
+    kind: str
+    text: str
+    over_t: float | None = None
+
+
+class _Status(msgspec.Struct):
+    """What whoever asks relies upon; a syncer says more (:func:`gruppetto.runtime.health.status_of`)."""
+
+    round: int
+    phase: str
+    waiting_for: str
+    learners: dict[str, _Learner]
+    recoveries: list[_Recovery]
+    rounds: int | None = None
+    uptime_s: float = 0.0
+    rejected: dict[str, int] = {}
+    clipped: dict[str, int] = {}
+    alarms: list[_Alarm] = []
+    shard: str = "1/1"
+    shards: dict[str, str] = {}
+
+
 class _NotThereError(AddressError):
     """404: the right kind of server, which has not got it."""
 
@@ -125,6 +167,20 @@ def _get(
     return _get_from(last, path, token, limit, tls)
 
 
+def _read(reply: http.client.HTTPResponse, limit: int | None) -> bytes:
+    """All of it; what is small has to be here in time, however often something comes."""
+    if limit is None:
+        return reply.read()
+    clock, pieces, size = MonotonicClock(), list[bytes](), 0
+    until = clock.now() + ANSWER_S
+    while size < limit and (piece := reply.read1(min(1 << 20, limit - size))):
+        pieces.append(piece)
+        size += len(piece)
+        if clock.now() > until:
+            raise TimeoutError("its answer does not end")
+    return b"".join(pieces)
+
+
 def _get_from(
     address: SyncerAddress, path: str, token: str | None, limit: int | None, tls: ssl.SSLContext | None
 ) -> tuple[bytes, Mapping[str, str]]:
@@ -134,7 +190,7 @@ def _get_from(
         request.add_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as reply:
-            return reply.read(limit), reply.headers
+            return _read(reply, limit), reply.headers
     except urllib.error.HTTPError as error:
         with error:
             said = error.read(200).decode("utf-8", "replace").strip().splitlines()
@@ -158,6 +214,8 @@ def _get_from(
                 "give --certs, with its authority",
             )
             raise AddressError(what, where=url, fix=fix) from error
+        if isinstance(inner, ssl.SSLError) and "WRONG_VERSION" in (inner.reason or ""):
+            raise AddressError("speaks no TLS", where=url, fix="say http:// instead of https://") from error
         if why := refusal_in(error):
             raise AddressError(f"does not take this certificate ({why})", where=url, fix="renew it") from error
         if isinstance(tls, FreshContext) and (why := tls.expired(wall_time_s())):

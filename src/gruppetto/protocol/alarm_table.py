@@ -15,9 +15,11 @@ from gruppetto.protocol.actions import AlarmKind
 __all__ = [
     "ALARMS",
     "ALWAYS_SPENT",
+    "FALLEN_AGAIN",
     "FAST_AGAIN",
     "LOSS_FACTOR",
     "LOSS_NATS",
+    "LOSS_NOISES",
     "PATIENCE_S",
     "ROOM_AGAIN",
     "SELDOM_SPENT",
@@ -40,8 +42,9 @@ ALWAYS_SPENT, SELDOM_SPENT = 0.9, 0.5
 ROOM_AGAIN = 1.5
 """A disk is filling until it has so many times the room that is wanted."""
 SKEW_S, SKEWED_NO_MORE_S = 5.0, 3.0
-LOSS_FACTOR, LOSS_NATS = 1.5, 0.5
-"""A loss diverges at so many times its best, and by so much at least."""
+LOSS_FACTOR, LOSS_NATS, LOSS_NOISES, FALLEN_AGAIN = 1.5, 0.5, 4.0, 0.5
+"""A loss diverges at so many times its best, by so much at least, and by so many times its usual noise; it has come
+back when no more than the last of that is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,8 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
         ),
         AlarmKind.DIVERGES: AlarmRow(
             holds="The loss that most learners report, smoothed, is more than half above the lowest that this syncer "
-            f"has seen, and by {LOSS_NATS:g} at least, or it is not finite, until it has come back.",
+            f"has seen, and by {LOSS_NATS:g} and {LOSS_NOISES:g} times its usual noise at least, or it is not finite, "
+            f"until no more than {FALLEN_AGAIN:.0%} of that is left.",
             cause="A learning rate that is too large, within or without; bad data; or a task that has changed.",
             action="Lower the learning rate, or stop and go on from a checkpoint before it rose.",
         ),

@@ -16,7 +16,7 @@ ENOUGH = 20
 """Contributions before anything is said: single ones point anywhere."""
 AGAINST = -0.25
 """A mean cosine below this points back. Honest contributions of the tiny model average above 0
-(docs/resilience.md); those of a model at the floor of its loss scatter around 0."""
+(docs/bad-learners.md); those of a model at the floor of its loss scatter around 0."""
 WITH = 0.1
 """... and only if the others point forward clearly."""
 

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from gruppetto.protocol.actions import AlarmKind
 from gruppetto.protocol.alarm_table import (
     ALWAYS_SPENT,
+    FALLEN_AGAIN,
     FAST_AGAIN,
     LOSS_FACTOR,
     LOSS_NATS,
+    LOSS_NOISES,
     ROOM_AGAIN,
     SELDOM_SPENT,
     SKEW_S,
@@ -30,7 +32,8 @@ __all__ = ["Watches"]
 
 ENOUGH_ROUNDS = 20
 """The first rounds of a life are not like the others: caches are cold, and averages young."""
-SMOOTHING = 0.2
+SMOOTHING, NOISE_SMOOTHING = 0.2, 0.05
+"""Of the loss, and of its noise: so much slower that a rise, however steep, is not taken for noise."""
 MIB = 2**20
 
 
@@ -46,6 +49,9 @@ class Watches:
         """Rounds in a row without work of a learner that was live in all of them."""
         self._loss: float | None = None
         self._best: float = math.inf
+        self._noise = 0.0
+        """How far a loss usually lies from the smoothed one."""
+        self._looks = 0
 
     def published(self, round: Round, *, sync_s: float, step_s: float | None) -> None:
         """``step_s``: a step of the learners at whose pace rounds could go. ``sync_s``: from closing to publication."""
@@ -119,11 +125,17 @@ class Watches:
         now = median(losses)
         if now is None:
             return
+        holds = self._alarms.holds(AlarmKind.DIVERGES)
         if math.isfinite(now):
-            self._loss = now if self._loss is None else self._loss + SMOOTHING * (now - self._loss)
+            before = now if self._loss is None else self._loss
+            self._loss = before + SMOOTHING * (now - before)
             self._best = min(self._best, self._loss)
+            if not holds:
+                self._looks += 1
+                self._noise += max(NOISE_SMOOTHING, 1 / self._looks) * (abs(now - before) - self._noise)
         smoothed, best = self._loss, self._best
-        risen = smoothed is not None and smoothed > best + max(LOSS_NATS, (LOSS_FACTOR - 1) * abs(best))
+        rise = max(LOSS_NATS, (LOSS_FACTOR - 1) * abs(best), LOSS_NOISES * self._noise)
+        risen = smoothed is not None and smoothed > best + (FALLEN_AGAIN * rise if holds else rise)
         self._alarms.keep(
             AlarmKind.DIVERGES,
             risen or not math.isfinite(now),

@@ -131,8 +131,8 @@ def _about_trouble(report: Mapping[str, Any]) -> list[str]:
 
 def as_duration(seconds: float | None) -> str:
     """
-    >>> as_duration(7.25), as_duration(125.0), as_duration(7325.0)
-    ('7.2 s', '2 min 5 s', '2 h 2 min')
+    >>> as_duration(7.25), as_duration(125.0), as_duration(7325.0), as_duration(2e6)
+    ('7.2 s', '2 min 5 s', '2 h 2 min', '23.1 days')
     """
     if seconds is None:
         return "an unknown time"
@@ -141,7 +141,9 @@ def as_duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes / 1440:.1f} days"
 
 
 def as_bytes(count: float) -> str:

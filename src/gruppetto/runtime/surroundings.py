@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ __all__ = ["Surroundings"]
 
 BYTES_AN_ELEMENT = 8
 """Of the weights and their momentum."""
+HEARTBEATS = 5
 LEAST_ROOM_BYTES = 16 << 20
 """For what is written beside them: control state, trace, logs."""
 
@@ -37,7 +39,8 @@ class Surroundings:
         free_bytes: Callable[[Path], int] = lambda place: shutil.disk_usage(place).free,
     ) -> None:
         self._state, self._wall_s, self._free_bytes = state, wall_s, free_bytes
-        self._skews_s: dict[LearnerId, float] = {}
+        self._skews_s: dict[LearnerId, deque[float]] = {}
+        """What the last heartbeats of each said."""
 
     def heard(self, learner: LearnerId, wall_s: str | None) -> None:
         """What its wall clock said as it spoke; None, or no number, is passed over."""
@@ -46,7 +49,8 @@ class Surroundings:
         except ValueError:
             return
         if math.isfinite(there_s):
-            self._skews_s[learner] = there_s - self._wall_s()
+            readings = self._skews_s.setdefault(learner, deque(maxlen=HEARTBEATS))
+            readings.append(there_s - self._wall_s())
 
     def look(
         self, live: Iterable[LearnerId], metrics: Mapping[LearnerId, Mapping[str, float]], *, numel: int
@@ -62,6 +66,7 @@ class Surroundings:
         return LookedAround(
             free_bytes=free,
             wanted_bytes=LEAST_ROOM_BYTES + BYTES_AN_ELEMENT * numel,
-            skews_s=tuple(sorted(self._skews_s.items())),
+            # What comes late makes a clock look slow, never fast: the largest is nearest to the truth.
+            skews_s=tuple(sorted((name, max(readings)) for name, readings in self._skews_s.items())),
             losses=tuple((name, float(loss)) for name, loss in losses.items() if loss is not None),
         )

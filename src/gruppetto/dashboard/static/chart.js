@@ -3,7 +3,7 @@
 import { el, replace, svg } from "./dom.js";
 import { moment } from "./format.js";
 import { linear, logarithmic, logTicks, ticks, timeTicks } from "./scale.js";
-import { change, view, zoomTo } from "./view.js";
+import { change, view, whole, zoomTo } from "./view.js";
 
 const LEFT = 52;
 const RIGHT = 10;
@@ -24,9 +24,11 @@ export class Chart {
     place.append(el("article", { class: place.classList.contains("inner") ? "chart" : "card chart" },
       el("header", {}, el("h2", {}, title), this.note), this.legend, this.svg, this.said));
     this.svg.addEventListener("pointermove", (event) => this.#hover(event));
-    this.svg.addEventListener("pointerleave", () => { if (!this.drag) change({ cursor: null }); });
+    this.svg.addEventListener("pointerleave", (event) => { if (this.drag === null && event.pointerType !== "touch") change({ cursor: null }); });
     this.svg.addEventListener("pointerdown", (event) => this.#press(event));
     this.svg.addEventListener("pointerup", (event) => this.#release(event));
+    this.svg.addEventListener("pointercancel", () => this.#letGo());
+    this.svg.addEventListener("dblclick", () => whole());
     this.svg.addEventListener("keydown", (event) => this.#key(event));
     new ResizeObserver(() => this.draw()).observe(this.svg.parentElement);
   }
@@ -165,6 +167,7 @@ export class Chart {
   #press(event) {
     if (!this.marks.length) return;
     if (event.pointerType === "touch") { this.#hover(event); return; }
+    if (event.button !== 0) return;
     this.drag = this.#time(event);
     this.svg.setPointerCapture(event.pointerId);
   }
@@ -172,9 +175,13 @@ export class Chart {
   #release(event) {
     if (this.drag === null) return;
     const [from, to] = [this.drag, this.#time(event)];
-    this.drag = null;
-    this.brush.setAttribute("width", 0);
+    this.#letGo();
     if (Math.abs(this.x(from) - this.x(to)) > 6) zoomTo(from, to);
+  }
+
+  #letGo() {
+    this.drag = null;
+    this.brush?.setAttribute("width", 0);
   }
 
   #key(event) {

@@ -95,12 +95,15 @@ function runningSum(columns, by) {
   return columns.t.map((t, i) => { sum += columns.sum[i] * by; return { t, width: columns.width, value: sum }; }).filter((p) => p.value > 0);
 }
 
-function share(part, of) {
-  const inSlot = new Map(part.t.map((t, i) => [t, part.sum[i]]));
+export function share(part, of) {
+  // A slot may hold one without the other: what is merged was trained on before.
+  const slots = new Map();
+  part.t.forEach((t, i) => slots.set(t, [part.sum[i], 0]));
+  of.t.forEach((t, i) => slots.set(t, [slots.get(t)?.[0] ?? 0, of.sum[i]]));
   let [have, all] = [0, 0];
-  return of.t.map((t, i) => {
-    have += inSlot.get(t) ?? 0;
-    all += of.sum[i];
+  return [...slots].sort(([a], [b]) => a - b).map(([t, [merged, consumed]]) => {
+    have += merged;
+    all += consumed;
     return { t, width: of.width, value: all ? Math.min(1, have / all) : 0 };
   });
 }

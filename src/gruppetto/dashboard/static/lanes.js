@@ -19,9 +19,10 @@ export class Lanes {
     this.chosen = -1;
     const on = (name, handler, options) => this.canvas.addEventListener(name, handler.bind(this), options);
     on("pointermove", this.#hover);
-    on("pointerleave", function leave() { if (this.drag === null) { this.chosen = -1; change({ cursor: null }); } });
+    on("pointerleave", function leave(event) { if (this.drag === null && event.pointerType !== "touch") { this.chosen = -1; change({ cursor: null }); } });
     on("pointerdown", this.#press);
     on("pointerup", this.#release);
+    on("pointercancel", function cancel() { this.drag = null; this.draw(); });
     on("dblclick", () => whole());
     on("wheel", this.#wheel, { passive: false });
     on("keydown", this.#key);
@@ -75,8 +76,32 @@ export class Lanes {
     this.#axis(pen, colour, width, height);
     lanes.forEach((lane, i) => this.#lane(pen, colour, lane, FLAGS + i * row, row, i));
     this.#flags(pen, colour, height);
+    this.#keep();
     this.#cursor(pen, colour, height);
     this.tell();
+  }
+
+  // All but the cursor, so that a moment that moves costs one copy however many lanes there are.
+  #keep() {
+    this.kept ??= document.createElement("canvas");
+    [this.kept.width, this.kept.height] = [this.canvas.width, this.canvas.height];
+    this.kept.getContext("2d").drawImage(this.canvas, 0, 0);
+    this.keptFor = this.#sight;
+  }
+
+  get #sight() {
+    return JSON.stringify([this.chosen, view.learner, this.#window]);
+  }
+
+  #repoint() {
+    if (this.keptFor !== this.#sight) { this.draw(); return; }
+    const pen = this.canvas.getContext("2d");
+    const dense = devicePixelRatio || 1;
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    pen.drawImage(this.kept, 0, 0);
+    pen.setTransform(dense, 0, 0, dense, 0, 0);
+    this.#cursor(pen, colours(), this.canvas.height / dense);
   }
 
   #axis(pen, colour, width, height) {
@@ -226,7 +251,7 @@ export class Lanes {
     if (!this.data) return;
     this.tell();
     if (this.frame) return;
-    this.frame = requestAnimationFrame(() => { this.frame = null; this.draw(); });
+    this.frame = requestAnimationFrame(() => { this.frame = null; this.#repoint(); });
   }
 
   // What stands at the cursor, in words: for eyes and for screen readers.
@@ -266,6 +291,7 @@ export class Lanes {
   #press(event) {
     if (!this.data) return;
     if (event.pointerType === "touch") { this.#hover(event); return; } // a finger points; the buttons zoom
+    if (event.button !== 0) return;
     this.drag = this.#where(event).t;
     this.canvas.setPointerCapture(event.pointerId);
   }

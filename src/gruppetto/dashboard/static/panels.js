@@ -54,9 +54,13 @@ export function showNumbers(head) {
   replace(byId("foot"), [
     head.began_wall_s ? `Began ${clockTime(head.began_wall_s)}` : null, `${count(head.lines)} lines of trace`,
     head.lives > 1 ? `${head.lives} lives of the syncer` : null,
-    head.parameters ? `${count(head.parameters)} parameters in ${head.settings.num_fragments} fragments, each synchronised once in ${head.settings.sync_period} rounds` : null,
+    head.parameters ? `${count(head.parameters)} parameters${fragments(head.settings)}` : null,
     head.damaged_lines ? `${head.damaged_lines} lines could not be read` : null,
   ].filter(Boolean).join(" · "));
+}
+
+function fragments({ num_fragments: many, sync_period: period }) {
+  return (many ? ` in ${count(many)} ${many === 1 ? "fragment" : "fragments"}` : "") + (many && period ? `, each synchronised once in ${count(period)} rounds` : "");
 }
 
 function box(name, value, small) {
