@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
-from gruppetto.cli.flags import exactly_one, print_json, read_flags, refuse_missing
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags, refuse_missing
 from gruppetto.errors import StateError
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from gruppetto.cli.flags import exactly_one, positional, read_flags
-from gruppetto.cli.flags import exactly_one, read_flags, refuse_missing
+from gruppetto.cli.flags import exactly_one, positional, read_flags, refuse_missing
 from gruppetto.dashboard.serving import directory_app, serve_pages, syncer_app, trace_of
 from gruppetto.launch.papers import looker_papers
 from gruppetto.runtime.address import SyncerAddress

@@ -18,8 +18,16 @@ import tyro
 
 from gruppetto.errors import DataError, SettingError, UserError
 
-__all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "positional", "print_json", "read_flags"]
-__all__ = ["at_most_one", "exactly_one", "log_to_stderr", "overrides_of", "print_json", "read_flags", "refuse_missing"]
+__all__ = [
+    "at_most_one",
+    "exactly_one",
+    "log_to_stderr",
+    "overrides_of",
+    "positional",
+    "print_json",
+    "read_flags",
+    "refuse_missing",
+]
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import tyro
 
-from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
-from gruppetto.cli.flags import exactly_one, print_json, read_flags, refuse_missing
+from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags, refuse_missing
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError, SettingError
 from gruppetto.launch.ask import find_endpoint
@@ -73,11 +72,16 @@ def _ask(target: str, flags: Flags) -> dict[str, Any]:
     if Path(target).is_dir():
         papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
         return status_of_directory(Path(target), token=papers.token, tls=papers.tls)
+    refuse_missing(target)
     try:
         papers = looker_papers(flags.certs, flags.token_file)
         return fetch_status_of_all(target, token=papers.token, tls=papers.tls)
     except ConnectionLost as error:
-        raise AddressError("nobody answers", where=target, fix="start the syncer, or give its address") from error
+        what, fix = "nobody answers", "start the syncer, or give its address"
+        reason = getattr(error.__cause__, "reason", error.__cause__)
+        if isinstance(reason, TimeoutError):
+            what, fix = "answers nothing in time", "look at its log and its machine, or give its address"
+        raise AddressError(what, where=target, fix=fix) from error
 
 
 def _watch(target: str, flags: Flags) -> None:
@@ -96,23 +100,6 @@ def _watch(target: str, flags: Flags) -> None:
                 break
             except GruppettoError as error:
                 print(f"gruppetto: {error}", file=sys.stderr, flush=True)
-        status = status_of_directory(Path(target), token=papers.token, tls=papers.tls)
-    else:
-        refuse_missing(target)
-        try:
-            papers = looker_papers(flags.certs, flags.token_file)
-            status = fetch_status_of_all(target, token=papers.token, tls=papers.tls)
-        except ConnectionLost as error:
-            what, fix = "nobody answers", "start the syncer, or give its address"
-            reason = getattr(error.__cause__, "reason", error.__cause__)
-            if isinstance(reason, TimeoutError):
-                what, fix = "answers nothing in time", "look at its log and its machine, or give its address"
-            raise AddressError(what, where=target, fix=fix) from error
-    if flags.json:
-        print_json(status)
-    else:
-        print(_text(status))
-    return 0
 
 
 def status_of_directory(
