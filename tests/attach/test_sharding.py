@@ -93,6 +93,15 @@ def test_tied_weights_are_one_tensor() -> None:
     assert [t.name for t in FlatModel(model).layout.tensors] == ["embed.weight"]
 
 
+def test_weights_that_are_tied_by_their_memory_alone_are_refused() -> None:
+    """As two tensors of the run each would take what is written for the other for work of its own."""
+    model = nn.Module()
+    model.embed, model.lm_head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+    model.lm_head.weight.data = model.embed.weight.data
+    with pytest.raises(LayoutError, match=r"'lm_head\.weight': shares memory with 'embed\.weight'.* tie them"):
+        FlatModel(model)
+
+
 def test_frozen_parameters_stay_out_unless_asked_for() -> None:
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
@@ -140,6 +149,8 @@ def test_names_that_differ_only_by_a_wrappers_part_are_told_apart() -> None:
         (lambda: nn.Parameter(torch.eye(3).to_sparse_csr()), "layout is torch.sparse_csr; make it dense"),
         (lambda: nn.Parameter(torch.eye(3).to_mkldnn()), "make it dense"),
         (lambda: nn.Parameter(torch.ones(3, 1).expand(3, 4)), "share memory"),
+        (lambda: nn.Parameter(torch.ones(8).as_strided((3, 4), (1, 1))), "share memory"),
+        (lambda: nn.Parameter(torch.ones(3, dtype=torch.complex64).conj().imag), "negated view"),
     ],
 )
 def test_a_parameter_of_an_odd_kind_is_named(parameter: Callable[[], nn.Parameter], says: str) -> None:

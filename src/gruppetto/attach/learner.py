@@ -24,7 +24,7 @@ from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
-from gruppetto.attach.hooks import StepHooks
+from gruppetto.attach.hooks import StepHooks, check_free
 from gruppetto.attach.lead import Lead
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
@@ -302,6 +302,7 @@ class Learner(Comings):
     def __enter__(self) -> Self:
         if self._entered:
             raise StateError("it was entered before", where="Learner", fix="make a new Learner")
+        check_free(self._model, self._optimizer)
         self._entered = True
         try:
             self._notice.listen()

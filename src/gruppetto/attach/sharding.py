@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gruppetto.attach.holding import Hold, hold, is_distributed
+from gruppetto.attach.overlaps import shared_elements
 from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout, TensorSpec
@@ -87,6 +88,7 @@ class FlatModel:
             raise LayoutError(
                 f"the model has no {what}", where="model", fix="set requires_grad on what is to be trained"
             )
+        _check_apart(self._parameters)
         self.layout = Layout(tensors=tuple(specs))
         self.fragmentation: Fragmentation | None = None
         self.device = next(iter(self._parameters.values())).device
@@ -264,17 +266,33 @@ def _check(name: str, parameter: Tensor, trainable_only: bool) -> None:
         raise LayoutError("has no shape yet", where=where, fix="call the model once before attaching")
     if parameter.layout is not torch.strided:
         raise LayoutError(f"its layout is {parameter.layout}", where=where, fix="make it dense (to_dense())")
-    if not is_distributed(parameter.data) and any(
-        step == 0 and size > 1 for size, step in zip(parameter.shape, parameter.stride(), strict=True)
-    ):
-        raise LayoutError("its elements share memory (expand())", where=where, fix="make it contiguous first")
     if parameter.is_meta:
         raise LayoutError("is on the meta device, without values", where=where, fix="materialise the model first")
+    if parameter.is_neg():
+        raise LayoutError("is a negated view", where=where, fix="use its values (resolve_neg())")
     if type(parameter.data) is not Tensor and not is_distributed(parameter.data):
         raise LayoutError(
             f"is a {type(parameter.data).__name__}, neither a plain tensor nor a DTensor",
             where=where,
             fix="shard the model with fully_shard or parallelize_module",
+        )
+
+
+def _check_apart(parameters: Mapping[str, nn.Parameter]) -> None:
+    """No element is in two places of the layout. Blocks of distributed parameters are torch's own."""
+    plain = {name: p.detach() for name, p in parameters.items() if not is_distributed(p.detach())}
+    shared = shared_elements(plain)
+    if shared is not None and shared[0] == shared[1]:
+        raise LayoutError(
+            "its elements share memory (expand(), as_strided())",
+            where=f"parameter {shared[0]!r}",
+            fix="make it contiguous first",
+        )
+    if shared is not None:
+        raise LayoutError(
+            f"shares memory with {shared[0]!r}, but is another parameter: it would be merged twice",
+            where=f"parameter {shared[1]!r}",
+            fix="tie them (b.weight = a.weight, one Parameter under both names), or clone one",
         )
 
 
