@@ -69,8 +69,8 @@ class Holdings:
             )
         self.model.cut(fragmentation)
         self._pool = pool_for(self.model)
-        self._snapshots = Snapshots(self.model, self._pool)
         self._keep_sent = mode is ApplyMode.CARRY
+        self._snapshots = Snapshots(self.model, self._pool, whole=self._keep_sent)
         if self._restored:
             for fragment in self._all():
                 lease = self.lend(fragment)

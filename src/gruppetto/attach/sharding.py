@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.numerics.runs import Runs
-from gruppetto.numerics.shares import Held, local_pieces, runs_in
+from gruppetto.numerics.shares import Held, local_pieces, part_pieces, runs_in
 from gruppetto.runtime.transfers import Share
 
 __all__ = ["FlatModel", "plain_name"]
@@ -94,6 +95,7 @@ class FlatModel:
         self.device = next(iter(self._parameters.values())).device
         self._supplies: Held | None = None
         self._local: tuple[FragmentSpec, ...] = ()
+        self._given: tuple[FragmentSpec, ...] = ()
         self._shares: tuple[Share, ...] = ()
 
     @property
@@ -113,7 +115,7 @@ class FlatModel:
     def cut(self, fragmentation: Fragmentation) -> None:
         """Read and write along these pieces from now on."""
         self.fragmentation = fragmentation
-        self._local = fragmentation.fragments
+        self._local = self._given = fragmentation.fragments
         if self._supplies is not None:
             held, supplies = self.held, self._supplies
             self._local = tuple(local_pieces(spec, held) for spec in fragmentation.fragments)
@@ -122,6 +124,10 @@ class FlatModel:
                 have, give = runs_in(spec, held), runs_in(spec, supplies)
                 shares.append(Share(held=have, supplied=give, places=give.within(have)))
             self._shares = tuple(shares)
+            rows = {name: max(1, prod(here.shape[1:])) for name, here in self._holds.items()}
+            self._given = tuple(
+                part_pieces(spec, share.places, rows) for spec, share in zip(self._local, shares, strict=True)
+            )
 
     def share(self, fragment: int) -> Share | None:
         """What this rank moves of a fragment; None if it has the model to itself."""
@@ -172,9 +178,21 @@ class FlatModel:
     @torch.no_grad()
     def read(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
         """flat ← the parameters of the fragment, as float32. Collective if some have to be gathered for it."""
-        spec = self._local[fragment]
-        values = {piece.name: self._holds[piece.name].read() for piece in spec.pieces}
-        locals_, places = self.views(values, fragment, flat)
+        self._read(self._local[fragment], fragment, flat, non_blocking=non_blocking)
+
+    @torch.no_grad()
+    def read_supplied(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
+        """The same of the elements that this rank supplies to the run, and of what lies in one row with them; what
+        else is in ``flat`` stays."""
+        self._read(self._given[fragment], fragment, flat, non_blocking=non_blocking)
+
+    def _read(self, spec: FragmentSpec, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool) -> None:
+        # All of the fragment that is to be gathered, whoever supplies it: every rank takes part in that.
+        names = {piece.name for piece in spec.pieces} | {
+            p.name for p in self._local[fragment].pieces if self._gathers(p)
+        }
+        values = {name: self._holds[name].read() for name in sorted(names)}
+        locals_, places = self._views(spec, values, flat)
         if places:
             torch._foreach_copy_(places, locals_, non_blocking=non_blocking)
 
@@ -208,7 +226,11 @@ class FlatModel:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Views of equal shapes: the tensors or rows, of those given, that make up a fragment, and their places in its
         ``flat`` vector. The tensors are as this rank holds them."""
-        spec = self._local[fragment]
+        return self._views(self._local[fragment], tensors, flat)
+
+    def _views(
+        self, spec: FragmentSpec, tensors: Mapping[str, Tensor], flat: NDArray[np.float32]
+    ) -> tuple[list[Tensor], list[Tensor]]:
         assert flat.shape == (spec.numel,)
         whole = torch.from_numpy(flat)
         parts, places = [], []
