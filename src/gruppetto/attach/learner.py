@@ -34,7 +34,7 @@ from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
-from gruppetto.attach.watching import Watch
+from gruppetto.attach.watching import Watch, say_if_untrained
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
@@ -224,6 +224,8 @@ class Learner(Comings):
             )
         self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
+        if optimizer is not None:
+            say_if_untrained(optimizer, model.parameters(), learner=self.name)
         self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
             LearnerId(self.name),

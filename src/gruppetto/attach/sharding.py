@@ -236,7 +236,8 @@ class FlatModel:
         parts, places = [], []
         for piece in spec.pieces:
             if piece.name in tensors:
-                part = self._holds[piece.name].rows(tensors[piece.name].detach(), piece)
+                tensor = tensors[piece.name]
+                part = self._holds[piece.name].rows(tensor.detach() if tensor.requires_grad else tensor, piece)
                 parts.append(part)
                 places.append(whole[piece.offset : piece.offset + piece.numel].view(part.shape))
         return parts, places
