@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gruppetto.attach.checkpoint import from_state_dict, to_state_dict
+from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.errors import StateError
 from gruppetto.numerics import Layout, TensorSpec
 from gruppetto.protocol.learner import LearnerState
@@ -54,6 +54,10 @@ def test_it_is_flat_and_plain() -> None:
         ({"core": '{"run_id": "x"}'}, "damaged"),
         ({"base.w": torch.zeros(3)}, "damaged"),
         ({"base.w": None}, "damaged"),
+        ({"base.w": torch.zeros(2, 3).numpy()}, "'w' is no float32 tensor"),
+        ({"base.w": torch.zeros(2, 3, dtype=torch.complex64)}, "'w' is no float32 tensor"),
+        ({"base.w": torch.zeros(2, 3, device="meta")}, "'w' is no float32 tensor"),
+        ({"base.w": torch.full((2, 3), torch.nan)}, "base of 'w' holds NaN"),
         ({"cut_hash": ...}, "damaged"),
     ],
 )
@@ -62,6 +66,20 @@ def test_what_is_not_ours_is_refused(damage: dict[str, Any], says: str) -> None:
     plain = {key: value for key, value in plain.items() if value is not ...}
     with pytest.raises(StateError, match=says):
         from_state_dict(plain, LAYOUT)
+
+
+@pytest.mark.parametrize("other", [None, [1], "x"])
+def test_what_is_no_dictionary_is_refused(other: Any) -> None:
+    with pytest.raises(StateError, match=f"it is a {type(other).__name__}"):
+        from_state_dict(other, LAYOUT)
+
+
+@pytest.mark.parametrize("damage", [{"rest.w": None}, {"rest.b": ...}, {"rest.w": torch.zeros(3)}])
+def test_what_is_owed_is_looked_at_too(damage: dict[str, Any]) -> None:
+    whole = {"rest.w": torch.zeros(2, 3), "rest.b": torch.zeros(())}
+    assert rests_of(whole, LAYOUT).keys() == {"w", "b"}
+    with pytest.raises(StateError, match="what it owes is incomplete or damaged"):
+        rests_of({key: value for key, value in (whole | damage).items() if value is not ...}, LAYOUT)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
 
-from gruppetto.attach.hooks import StepHooks
+from gruppetto.attach.hooks import StepHooks, check_free
 from gruppetto.errors import SettingError
 
 
@@ -62,3 +65,33 @@ def test_without_an_optimizer_only_forward_passes_are_heard() -> None:
 def test_something_that_is_no_torch_optimizer() -> None:
     with pytest.raises(SettingError, match="object has no step hooks"):
         Recorder(nn.Linear(2, 1), object())  # type: ignore[arg-type]
+
+
+def test_a_copy_of_an_attached_model_is_nobodys() -> None:
+    """As an average of weights keeps one, or a file: what is trained in it is not this learner's."""
+    model = nn.Sequential(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = Recorder(model, optimizer)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=False)
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    for other in (copy.deepcopy(model), saved, averaged):
+        assert torch.equal(other(torch.ones(2)), model(torch.ones(2)))
+        check_free(other, None)
+    assert recorder.heard == ["train"] * 3, "of the model itself"
+    copy.deepcopy(optimizer).step()
+    assert recorder.heard == ["train"] * 3
+
+
+def test_two_learners_of_one_model_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    check_free(model, optimizer)
+    hooks = Recorder(model, optimizer).hooks
+    for again, its in ((model, None), (nn.Sequential(model), None), (model[0], optimizer)):
+        with pytest.raises(SettingError, match="another learner is attached"):
+            check_free(again, its)
+    hooks.remove()
+    check_free(model, optimizer)

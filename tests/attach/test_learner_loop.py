@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import json
 import logging
 import subprocess
 import sys
@@ -320,6 +321,34 @@ def test_a_checkpoint_of_another_run_is_refused(syncer: Start, toy: Make) -> Non
     with Attached(running.url, toy()).learner, pytest.raises(Refused) as caught, other.learner:
         pass
     assert caught.value.reason == "wrong-run"
+
+
+def test_a_checkpoint_that_fits_no_cut_of_the_run_is_told_in_one_line(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cut another way, or by its own account of another number of fragments: no defect, and never in the loop."""
+    url = syncer(**SMALL).url
+    with Attached(url, toy(), name="a").learner as learner:
+        saved = learner.state_dict()
+    core = json.loads(saved["core"])
+    for damage in ({"cut_hash": "another"}, {"core": json.dumps(core | {"fragments": core["fragments"][:1]})}):
+        caplog.clear()
+        again = Attached(url, toy(), name="a").learner
+        again.load_state_dict(saved | damage)
+        with pytest.raises(StateError, match="was cut into other fragments than the run is now"), again:
+            pass
+        assert "defect" not in caplog.text
+
+
+def test_an_optimizer_of_other_parameters_is_told_once(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that was made before the model was sharded or moved. It may be right: it may keep copies."""
+    url, model = syncer(**SMALL).url, toy()
+    for optimizer, told in ((adamw(toy()), 1), (adamw(model), 0), ([adamw(toy()), adamw(model)], 0)):
+        caplog.clear()
+        gruppetto.Learner(model, optimizer, syncer=url, name="a", tokens_per_step=16)
+        assert sum("none of the model's parameters" in record.message for record in caplog.records) == told
 
 
 def test_who_cannot_give_the_first_weights_leaves_it_to_the_next(syncer: Start, toy: Make) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from gruppetto.attach.sharding import FlatModel, plain_name
 from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics import fragment
+from gruppetto.numerics.shares import supplied
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 FLOATS = st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -72,6 +73,40 @@ def test_a_rounded_base_is_what_the_model_holds(
         np.testing.assert_array_equal(base, theta)
 
 
+@given(
+    shapes=st.lists(SHAPES, min_size=1, max_size=5),
+    size=st.integers(1, 4),
+    num_fragments=st.integers(1, 4),
+    data=st.data(),
+)
+def test_of_what_several_ranks_hold_each_copies_what_it_supplies(
+    shapes: list[tuple[int, ...]], size: int, num_fragments: int, data: st.DataObject
+) -> None:
+    """Its rows and no more: what several hold costs each of them its share."""
+    model = a_model(shapes)
+    widths = {name: max(1, int(np.prod(p.shape[1:]))) for name, p in model.items()}
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("gruppetto.numerics.shares.SMALL_NUMEL", data.draw(st.sampled_from([0, 4, 4096])))
+    with monkey.context():
+        flats = [FlatModel(model) for _ in range(size)]
+        shares = supplied(flats[0].layout, [flat.held for flat in flats])
+    monkey.undo()
+    for flat, own in zip(flats, shares, strict=True):
+        flat.spread(own)
+        cut(flat, num_fragments)
+        for p in range(flat.num_fragments):
+            whole, mine = (np.full(flat.numel(p), np.nan, np.float32) for _ in range(2))
+            flat.read(p, whole)
+            flat.read_supplied(p, mine)
+            share = flat.share(p)
+            assert share is not None
+            for start, stop in share.places:
+                np.testing.assert_array_equal(mine[start:stop], whole[start:stop])
+            read = np.isfinite(mine)
+            np.testing.assert_array_equal(mine[read], whole[read])
+            assert read.sum() <= share.supplied.numel + 2 * sum(widths.values())
+
+
 def test_writes_reach_a_strided_parameter_without_replacing_it() -> None:
     storage = torch.zeros(6, 8)
     model = nn.Module()
@@ -91,6 +126,15 @@ def test_tied_weights_are_one_tensor() -> None:
     model.lm_head = nn.Linear(3, 5, bias=False)
     model.lm_head.weight = model.embed.weight
     assert [t.name for t in FlatModel(model).layout.tensors] == ["embed.weight"]
+
+
+def test_weights_that_are_tied_by_their_memory_alone_are_refused() -> None:
+    """As two tensors of the run each would take what is written for the other for work of its own."""
+    model = nn.Module()
+    model.embed, model.lm_head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+    model.lm_head.weight.data = model.embed.weight.data
+    with pytest.raises(LayoutError, match=r"'lm_head\.weight': shares memory with 'embed\.weight'.* tie them"):
+        FlatModel(model)
 
 
 def test_frozen_parameters_stay_out_unless_asked_for() -> None:
@@ -140,6 +184,8 @@ def test_names_that_differ_only_by_a_wrappers_part_are_told_apart() -> None:
         (lambda: nn.Parameter(torch.eye(3).to_sparse_csr()), "layout is torch.sparse_csr; make it dense"),
         (lambda: nn.Parameter(torch.eye(3).to_mkldnn()), "make it dense"),
         (lambda: nn.Parameter(torch.ones(3, 1).expand(3, 4)), "share memory"),
+        (lambda: nn.Parameter(torch.ones(8).as_strided((3, 4), (1, 1))), "share memory"),
+        (lambda: nn.Parameter(torch.ones(3, dtype=torch.complex64).conj().imag), "negated view"),
     ],
 )
 def test_a_parameter_of_an_odd_kind_is_named(parameter: Callable[[], nn.Parameter], says: str) -> None:

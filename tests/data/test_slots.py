@@ -218,3 +218,72 @@ def test_streams_of_other_libraries() -> None:
     assert [int(row["x"]) for row in taken(again, 3, slot=1, cursor=8)] == [5, 7, 9]
     own = gruppetto.data.slots(lambda slot, num_slots: streamed.shard(num_slots, slot), num_slots=2)
     assert [int(row["x"]) for row in taken(own, 3, slot=1, cursor=4)] == [10, 11, 6]
+
+
+class Counter:
+    """A stream with a state."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 6:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class At:
+    """A learner that stands behind three items."""
+
+    place = Place(incarnation=1, slot=0, cursor=3)
+
+    def took(self, cursor: int, *, incarnation: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ({}, None),
+        (None, "it is a NoneType"),
+        ({"state": {}}, r"the stream does not take its state \(KeyError: 'at'\)"),
+        ({"state": None}, "incomplete or damaged"),
+        ({"index": "x"}, "incomplete or damaged"),
+        ({"epoch": -1}, "incomplete or damaged"),
+        ({"raw": ...}, "incomplete or damaged"),
+        ({"more": 1}, "incomplete or damaged"),
+    ],
+)
+def test_a_state_of_data_that_is_damaged_is_told_in_one_line(damage: dict[str, Any] | None, says: str | None) -> None:
+    whole = {"num_slots": 1, "slot": 0, "index": 3, "epoch": 0, "raw": 3, "state": {"at": 3}}
+    plain: Any = damage and {key: value for key, value in (whole | damage).items() if value is not ...}
+    data = gruppetto.data.slots(Counter(), num_slots=1)
+    if says is None:
+        data.load_state_dict(whole)
+        assert list(itertools.islice(data.of(At()), 4)) == [4, 5, 6, 1]
+        return
+    with pytest.raises(StateError, match=says):
+        data.load_state_dict(plain)
+        next(data.of(At()))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: gruppetto.data.slots({"train": [1], "test": [2]}), "data is a dict with train, test; pass one of"),
+        (lambda: gruppetto.data.slots([1], num_slots=1).of(At(), batch_size="2"), "batch_size is '2'"),  # type: ignore[arg-type]
+        (lambda: next(gruppetto.data.slots(lambda s, n: None, num_slots=1).of(At())), "gives a NoneType for slot 0"),  # type: ignore[arg-type,return-value]
+        (lambda: gruppetto.data.TokenWindows([1, 2], context=1), "is a list; give a numpy array"),  # type: ignore[arg-type]
+        (lambda: gruppetto.data.TokenWindows(np.arange(4), context="2"), "context is '2'"),  # type: ignore[arg-type]
+        (lambda: gruppetto.data.TokenWindows(np.arange(4), context=0), "context is 0"),
+    ],
+)
+def test_data_of_odd_kinds_is_told_in_one_line(make: Any, says: str) -> None:
+    with pytest.raises((DataError, SettingError), match=says):
+        make()

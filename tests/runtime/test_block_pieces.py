@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gruppetto.errors import ProtocolError
 from gruppetto.numerics import CODECS, fragment
+from gruppetto.numerics.codec import encode_difference
 from gruppetto.numerics.inspection import inspect
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.numerics.runs import Runs
@@ -115,6 +116,21 @@ def test_what_is_said_and_what_is_owed_are_what_was_meant(codec: str, cuts: list
         said += found
     owed = sum(rider.rest.values for rider in riders if rider.rest is not None)
     np.testing.assert_allclose(said + owed, meant, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(CODECS.keys() - set(BLOCKS)))
+def test_a_rank_looks_at_nothing_but_what_it_supplies(name: str) -> None:
+    """What another one supplies is not copied into its snapshot; and a piece is what the whole encoding has there."""
+    codec, draw = CODECS[name], np.random.default_rng(0)
+    base, theta = draw.standard_normal((2, NUMEL)).astype(np.float32)
+    whole = encode_difference(base, theta, codec)
+    mine = Runs.of([(3, 4), (10, 260), (300, NUMEL)])
+    unread = np.full(NUMEL, np.nan, np.float32)
+    for start, stop in mine:
+        unread[start:stop] = theta[start:stop]
+    parts = [whole[start * codec.word_bytes : stop * codec.word_bytes] for start, stop in mine]
+    np.testing.assert_array_equal(Rank(mine).encoded(base, unread, name), np.concatenate(parts))
+    assert Rank(Runs()).encoded(base, unread, name).size == 0
 
 
 def test_a_piece_of_another_length_or_a_damaged_one_changes_nothing() -> None:

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from gruppetto.attach.expected_state import check_values
 from gruppetto.errors import StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
@@ -53,12 +55,15 @@ def to_state_dict(
 def rests_of(plain: Mapping[str, Any], layout: Layout) -> dict[str, Tensor]:
     """What is owed, by parameter name; nothing if there is none. Raises :class:`StateError`."""
     rests = {t.name: plain[REST + t.name] for t in layout.tensors if REST + t.name in plain}
-    if rests and any(t.name not in rests or tuple(rests[t.name].shape) != t.shape for t in layout.tensors):
+    try:
+        if rests:
+            _check_like(rests, layout)
+    except (KeyError, ValueError) as wrong:
         raise StateError(
-            "what it owes is incomplete, or of another shape",
+            f"what it owes is incomplete or damaged ({wrong})",
             where=_WHERE,
             fix="load what Learner.state_dict gave, unchanged",
-        )
+        ) from wrong
     return rests
 
 
@@ -67,6 +72,8 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
 
     Raises :class:`StateError` for the dictionary of another model, or none of ours.
     """
+    if not isinstance(plain, Mapping):
+        raise StateError(f"it is a {type(plain).__name__}", where=_WHERE, fix="load what Learner.state_dict gave")
     if plain.get("format") != FORMAT:
         raise StateError(
             f"format is {plain.get('format')!r}, expected {FORMAT}",
@@ -79,8 +86,7 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
         )
     try:
         bases = {tensor.name: plain[BASE + tensor.name] for tensor in layout.tensors}
-        if any(tuple(bases[tensor.name].shape) != tensor.shape for tensor in layout.tensors):
-            raise ValueError("a base has another shape than its parameter")
+        _check_like(bases, layout)
         counters = json.loads(plain["core"])
         state = LearnerState(
             run_id=str(counters["run_id"]),
@@ -103,6 +109,18 @@ def from_state_dict(plain: Mapping[str, Any], layout: Layout) -> tuple[LearnerSt
             where=_WHERE,
             fix="load what Learner.state_dict gave, unchanged",
         ) from wrong
+
+
+def _check_like(tensors: Mapping[str, Tensor], layout: Layout) -> None:
+    """Float32, in the shapes of the parameters, and of values that training brings about. Raises ValueError, KeyError
+    or :class:`StateError`."""
+    for spec in layout.tensors:
+        tensor = tensors[spec.name]
+        if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.dtype != torch.float32:
+            raise ValueError(f"what belongs to {spec.name!r} is no float32 tensor with values")
+        if tuple(tensor.shape) != spec.shape:
+            raise ValueError(f"what belongs to {spec.name!r} has another shape than its parameter")
+        check_values(spec.name, "base", tensor)
 
 
 def _check_counts(state: LearnerState) -> None:

@@ -148,10 +148,14 @@ class Comings(Keeping):
             self._holdings.model.check_unchanged()
         except LayoutError as wrong:  # since the last look; too late to mend, not to be told
             log.warning("%s: %s", self.name, wrong)
-        if self._follow is not None:
-            self._heard(self._follow.through(loops=False))
-        else:
+        if self._ranks is None:
             finish(self._hands, self._conduct, finished=self.finished)
+            return
+        with self._ranks.waiting_to_leave(self.name):
+            if self._follow is not None:
+                self._heard(self._follow.through(loops=False))
+            else:
+                finish(self._hands, self._conduct, finished=self.finished)
 
     def _leave(self, timeout_s: float, why: str = "") -> None:
         """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again.

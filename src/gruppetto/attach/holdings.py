@@ -44,7 +44,7 @@ class Holdings:
         self.inbox = Inbox(model) if by_agreement else None
         self.receipts = Receipts()
         self._restored: Mapping[str, Tensor] = {}
-        self._restored_cut = ""
+        self._restored_cut, self._restored_fragments = "", 0
         self._pool = LeasePool()
         self._snapshots: Snapshots | None = None
         self._bases: dict[Fragment, Lease] = {}
@@ -61,7 +61,8 @@ class Holdings:
 
     def cut(self, fragmentation: Fragmentation, mode: ApplyMode) -> None:
         """The model falls into these fragments. Raises :class:`StateError` if a restored checkpoint had others."""
-        if self._restored and self._restored_cut != fragmentation.fragmentation_hash:
+        cut_now = fragmentation.fragmentation_hash, fragmentation.num_fragments
+        if self._restored and (self._restored_cut, self._restored_fragments) != cut_now:
             raise StateError(
                 "the checkpoint was cut into other fragments than the run is now",
                 where="Learner.load_state_dict",
@@ -69,8 +70,8 @@ class Holdings:
             )
         self.model.cut(fragmentation)
         self._pool = pool_for(self.model)
-        self._snapshots = Snapshots(self.model, self._pool)
         self._keep_sent = mode is ApplyMode.CARRY
+        self._snapshots = Snapshots(self.model, self._pool, whole=self._keep_sent)
         if self._restored:
             for fragment in self._all():
                 lease = self.lend(fragment)
@@ -266,11 +267,16 @@ class Holdings:
         return self.model.to_global(rests)
 
     def restore(
-        self, bases: Mapping[str, Tensor], fragmentation_hash: str, rests: Mapping[str, Tensor] | None = None
+        self,
+        bases: Mapping[str, Tensor],
+        fragmentation_hash: str,
+        rests: Mapping[str, Tensor] | None = None,
+        *,
+        num_fragments: int,
     ) -> None:
         """Take bases, and what is owed, from a checkpoint; they are cut when the syncer has said how. Copies them."""
         self._restored, self._restored_rests = self._local_copy(bases), self._local_copy(rests or {})
-        self._restored_cut = fragmentation_hash
+        self._restored_cut, self._restored_fragments = fragmentation_hash, num_fragments
 
     @property
     def cut_hash(self) -> str:

@@ -15,7 +15,45 @@ from torch import nn
 from gruppetto.attach.optimizers import each
 from gruppetto.errors import SettingError
 
-__all__ = ["StepHooks"]
+__all__ = ["StepHooks", "check_free"]
+
+
+def check_free(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Raises :class:`SettingError` if a learner looks into one of them already: two would take each other's writes for
+    what was trained."""
+    stepping = [] if optimizer is None else list(each(optimizer))
+    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+    hooks += [hook for one in stepping for hook in getattr(one, "_optimizer_step_post_hooks", {}).values()]
+    if any(isinstance(getattr(hook, "__self__", hook), _ForwardHook | StepHooks) for hook in hooks):
+        raise SettingError(
+            "another learner is attached to it",
+            where="Learner.model",
+            fix="leave that one's with block before, or give each learner a model and an optimizer of its own",
+        )
+
+
+def _nothing(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """What a copy of an attached model has in place of the learner's hook: the learner is the original's alone."""
+
+
+def _no_hook() -> Callable[..., None]:
+    return _nothing
+
+
+class _ForwardHook:
+    """Is called before each forward pass. Copied or pickled, as with the model it is in, it becomes one that does
+    nothing."""
+
+    def __init__(self, forward: Callable[[bool], None]) -> None:
+        self._forward = forward
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        # Inside a compiled graph there is nothing to look at: the stamp of the last boundary then stays.
+        if not torch.compiler.is_compiling():
+            self._forward(module.training and torch.is_grad_enabled())
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        return _no_hook, ()
 
 
 class StepHooks:
@@ -34,8 +72,8 @@ class StepHooks:
         before: Callable[[], None],
         after: Callable[[], None],
     ) -> None:
-        self._forward, self._before, self._after = forward, before, after
-        self._handles: list[Any] = [model.register_forward_pre_hook(self._on_forward)]
+        self._before, self._after = before, after
+        self._handles: list[Any] = [model.register_forward_pre_hook(_ForwardHook(forward))]
         if optimizer is None:
             return
         without = [one for one in each(optimizer) if not hasattr(one, "register_step_post_hook")]
@@ -54,11 +92,6 @@ class StepHooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-    def _on_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        # Inside a compiled graph there is nothing to look at: the stamp of the last boundary then stays.
-        if not torch.compiler.is_compiling():
-            self._forward(module.training and torch.is_grad_enabled())
 
     def _on_before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._before()

@@ -112,7 +112,7 @@ class Keeping(Telling):
             self._core.restore(state, same_life=same_life)
             if not same_life:
                 self._note_beginning(RecoveryNote(source=Source.CHECKPOINT.value))
-            self._holdings.restore(bases, cut_hash, rests)
+            self._holdings.restore(bases, cut_hash, rests, num_fragments=len(state.fragments))
 
     def _note_beginning(self, note: RecoveryNote) -> None:
         """For the syncer, its status and the report, and for this learner's own log; the lock is held."""

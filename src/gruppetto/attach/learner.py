@@ -24,7 +24,7 @@ from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
-from gruppetto.attach.hooks import StepHooks
+from gruppetto.attach.hooks import StepHooks, check_free
 from gruppetto.attach.lead import Lead
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
@@ -35,7 +35,7 @@ from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
-from gruppetto.attach.watching import Watch
+from gruppetto.attach.watching import Watch, say_if_untrained
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
@@ -228,6 +228,8 @@ class Learner(Comings):
             )
         self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
+        if optimizer is not None:
+            say_if_untrained(optimizer, model.parameters(), learner=self.name)
         self._holdings = Holdings(flat, by_agreement=self._ranks is not None)
         core = LearnerCore(
             LearnerId(self.name),
@@ -306,6 +308,7 @@ class Learner(Comings):
     def __enter__(self) -> Self:
         if self._entered:
             raise StateError("it was entered before", where="Learner", fix="make a new Learner")
+        check_free(self._model, self._optimizer)
         self._entered = True
         try:
             self._notice.listen()

@@ -7,8 +7,11 @@ connections close; one that hangs after :data:`PATIENCE_S`. Either ends the lear
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -22,14 +25,19 @@ from gruppetto.errors import LayoutError, RunFailed
 
 __all__ = ["Ranks", "ranks_of"]
 
+log = logging.getLogger("gruppetto.learner")
+
 PATIENCE_S = 600.0
 """For a rank that does not come to a boundary: rank 0 may evaluate or save meanwhile. As long as torch's own groups."""
+SAYS_AFTER_S = 10.0
+"""A rank that has left its loop says that it waits for the others, if they do not leave theirs soon."""
 WORD_BYTES = 4096
 """Of the one broadcast of a boundary; the rest of a longer word follows in a second one."""
 
 
 class Ranks:
-    """The processes of ``group``, in its order, as one learner. Making it is collective.
+    """The processes of ``group``, in its order, as one learner. Making it is collective, and raises
+    :class:`RunFailed` if one of them has gone.
 
     Its own group is made under a name that is new every time, and not by ``new_group``: after a restart under
     ``torchrun`` the store may still hold what the processes before have left under the old names. ``device``: where
@@ -39,10 +47,13 @@ class Ranks:
     def __init__(self, group: Any, *, device: torch.device | None = None, patience_s: float = PATIENCE_S) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         name = torch.tensor([secrets.randbits(62)], dtype=torch.int64, device=device)
-        dist.broadcast(name, dist.get_process_group_ranks(group)[0], group=group)
-        store = dist.PrefixStore(f"gruppetto/{int(name)}", group.get_group_store())  # type: ignore[attr-defined]
-        self._store: Any = store
-        self._group: Any = dist.ProcessGroupGloo(self._store, self.rank, self.size, timedelta(seconds=patience_s))
+        try:
+            dist.broadcast(name, dist.get_process_group_ranks(group)[0], group=group)
+            store = dist.PrefixStore(f"gruppetto/{int(name)}", group.get_group_store())  # type: ignore[attr-defined]
+            self._store: Any = store
+            self._group: Any = dist.ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=patience_s))
+        except RuntimeError as wrong:
+            raise _gone(wrong) from wrong
         self._room = torch.zeros(WORD_BYTES, dtype=torch.uint8)
 
     @property
@@ -88,6 +99,28 @@ class Ranks:
         self._do(lambda group: group.allgather(rooms, mine))
         return [_bytes(room)[: int(length)] for room, length in zip(rooms, lengths, strict=True)]
 
+    @contextmanager
+    def waiting_to_leave(self, learner: str, *, says_after_s: float = SAYS_AFTER_S) -> Iterator[None]:
+        """Around what a rank does behind its loop. In the others the loop's own collectives may wait for this one:
+        neither can end then, which is said."""
+
+        def say() -> None:
+            log.warning(
+                "%s: rank %d has left its loop and waits for the other ranks, which still train, %g s at most; "
+                "all ranks of a learner have to take equally many steps: give them equally much data",
+                learner,
+                self.rank,
+                PATIENCE_S,
+            )
+
+        timer = threading.Timer(says_after_s, say)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def close(self) -> None:
         """Let go of the group: whoever still waits for this rank sees that it has gone. May be called twice."""
         self._group = None  # whose connections end with it
@@ -105,10 +138,14 @@ class Ranks:
             collective(self._group).wait()
         except RuntimeError as wrong:
             self.close()
-            raise RunFailed(
-                f"another rank of this learner has gone, or did not come to a step boundary ({_short(wrong)}); all "
-                "ranks end: start them again together (torchrun --max-restarts does)"
-            ) from wrong
+            raise _gone(wrong) from wrong
+
+
+def _gone(wrong: Exception) -> RunFailed:
+    return RunFailed(
+        f"another rank of this learner has gone, or did not come to a step boundary ({_short(wrong)}); its own output "
+        "says why, and all ranks end: start them again together (torchrun --max-restarts does)"
+    )
 
 
 def ranks_of(model: nn.Module, process_group: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import torch
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gruppetto.attach.holding import Hold, hold, is_distributed
+from gruppetto.attach.overlaps import shared_elements
 from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout, TensorSpec
 from gruppetto.numerics.runs import Runs
-from gruppetto.numerics.shares import Held, local_pieces, runs_in
+from gruppetto.numerics.shares import Held, local_pieces, part_pieces, runs_in
 from gruppetto.runtime.transfers import Share
 
 __all__ = ["FlatModel", "plain_name"]
@@ -87,11 +89,13 @@ class FlatModel:
             raise LayoutError(
                 f"the model has no {what}", where="model", fix="set requires_grad on what is to be trained"
             )
+        _check_apart(self._parameters)
         self.layout = Layout(tensors=tuple(specs))
         self.fragmentation: Fragmentation | None = None
         self.device = next(iter(self._parameters.values())).device
         self._supplies: Held | None = None
         self._local: tuple[FragmentSpec, ...] = ()
+        self._given: tuple[FragmentSpec, ...] = ()
         self._shares: tuple[Share, ...] = ()
 
     @property
@@ -111,7 +115,7 @@ class FlatModel:
     def cut(self, fragmentation: Fragmentation) -> None:
         """Read and write along these pieces from now on."""
         self.fragmentation = fragmentation
-        self._local = fragmentation.fragments
+        self._local = self._given = fragmentation.fragments
         if self._supplies is not None:
             held, supplies = self.held, self._supplies
             self._local = tuple(local_pieces(spec, held) for spec in fragmentation.fragments)
@@ -120,6 +124,10 @@ class FlatModel:
                 have, give = runs_in(spec, held), runs_in(spec, supplies)
                 shares.append(Share(held=have, supplied=give, places=give.within(have)))
             self._shares = tuple(shares)
+            rows = {name: max(1, prod(here.shape[1:])) for name, here in self._holds.items()}
+            self._given = tuple(
+                part_pieces(spec, share.places, rows) for spec, share in zip(self._local, shares, strict=True)
+            )
 
     def share(self, fragment: int) -> Share | None:
         """What this rank moves of a fragment; None if it has the model to itself."""
@@ -170,9 +178,21 @@ class FlatModel:
     @torch.no_grad()
     def read(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
         """flat ← the parameters of the fragment, as float32. Collective if some have to be gathered for it."""
-        spec = self._local[fragment]
-        values = {piece.name: self._holds[piece.name].read() for piece in spec.pieces}
-        locals_, places = self.views(values, fragment, flat)
+        self._read(self._local[fragment], fragment, flat, non_blocking=non_blocking)
+
+    @torch.no_grad()
+    def read_supplied(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
+        """The same of the elements that this rank supplies to the run, and of what lies in one row with them; what
+        else is in ``flat`` stays."""
+        self._read(self._given[fragment], fragment, flat, non_blocking=non_blocking)
+
+    def _read(self, spec: FragmentSpec, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool) -> None:
+        # All of the fragment that is to be gathered, whoever supplies it: every rank takes part in that.
+        names = {piece.name for piece in spec.pieces} | {
+            p.name for p in self._local[fragment].pieces if self._gathers(p)
+        }
+        values = {name: self._holds[name].read() for name in sorted(names)}
+        locals_, places = self._views(spec, values, flat)
         if places:
             torch._foreach_copy_(places, locals_, non_blocking=non_blocking)
 
@@ -206,13 +226,18 @@ class FlatModel:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Views of equal shapes: the tensors or rows, of those given, that make up a fragment, and their places in its
         ``flat`` vector. The tensors are as this rank holds them."""
-        spec = self._local[fragment]
+        return self._views(self._local[fragment], tensors, flat)
+
+    def _views(
+        self, spec: FragmentSpec, tensors: Mapping[str, Tensor], flat: NDArray[np.float32]
+    ) -> tuple[list[Tensor], list[Tensor]]:
         assert flat.shape == (spec.numel,)
         whole = torch.from_numpy(flat)
         parts, places = [], []
         for piece in spec.pieces:
             if piece.name in tensors:
-                part = self._holds[piece.name].rows(tensors[piece.name].detach(), piece)
+                tensor = tensors[piece.name]
+                part = self._holds[piece.name].rows(tensor.detach() if tensor.requires_grad else tensor, piece)
                 parts.append(part)
                 places.append(whole[piece.offset : piece.offset + piece.numel].view(part.shape))
         return parts, places
@@ -264,17 +289,33 @@ def _check(name: str, parameter: Tensor, trainable_only: bool) -> None:
         raise LayoutError("has no shape yet", where=where, fix="call the model once before attaching")
     if parameter.layout is not torch.strided:
         raise LayoutError(f"its layout is {parameter.layout}", where=where, fix="make it dense (to_dense())")
-    if not is_distributed(parameter.data) and any(
-        step == 0 and size > 1 for size, step in zip(parameter.shape, parameter.stride(), strict=True)
-    ):
-        raise LayoutError("its elements share memory (expand())", where=where, fix="make it contiguous first")
     if parameter.is_meta:
         raise LayoutError("is on the meta device, without values", where=where, fix="materialise the model first")
+    if parameter.is_neg():
+        raise LayoutError("is a negated view", where=where, fix="use its values (resolve_neg())")
     if type(parameter.data) is not Tensor and not is_distributed(parameter.data):
         raise LayoutError(
             f"is a {type(parameter.data).__name__}, neither a plain tensor nor a DTensor",
             where=where,
             fix="shard the model with fully_shard or parallelize_module",
+        )
+
+
+def _check_apart(parameters: Mapping[str, nn.Parameter]) -> None:
+    """No element is in two places of the layout. Blocks of distributed parameters are torch's own."""
+    plain = {name: p.detach() for name, p in parameters.items() if not is_distributed(p.detach())}
+    shared = shared_elements(plain)
+    if shared is not None and shared[0] == shared[1]:
+        raise LayoutError(
+            "its elements share memory (expand(), as_strided())",
+            where=f"parameter {shared[0]!r}",
+            fix="make it contiguous first",
+        )
+    if shared is not None:
+        raise LayoutError(
+            f"shares memory with {shared[0]!r}, but is another parameter: it would be merged twice",
+            where=f"parameter {shared[1]!r}",
+            fix="tie them (b.weight = a.weight, one Parameter under both names), or clone one",
         )
 
 

@@ -35,10 +35,14 @@ def _pinned(numel: int) -> NDArray[np.float32]:
 
 
 class Snapshots:
-    """The copies of the last boundary, by fragment. Those still being read elsewhere stay as they are."""
+    """The copies of the last boundary, by fragment. Those still being read elsewhere stay as they are.
 
-    def __init__(self, model: FlatModel, pool: LeasePool) -> None:
-        self._model, self._pool = model, pool
+    ``whole``: of many ranks each copies all that it has, not only what it supplies to the run.
+    """
+
+    def __init__(self, model: FlatModel, pool: LeasePool, *, whole: bool = True) -> None:
+        self._pool, self._model = pool, model
+        self._read = model.read if whole else model.read_supplied
         self._leases: dict[int, Lease] = {}
         self._stream: torch.cuda.Stream | None = None
         if model.device.type == "cuda":
@@ -84,11 +88,11 @@ class Snapshots:
     def _copy(self, fragment: int) -> Lease:
         lease = self._pool.lend(self._model.numel(fragment))
         if self._stream is None:
-            self._model.read(fragment, lease.values)
+            self._read(fragment, lease.values)
             return lease
         self._stream.wait_stream(torch.cuda.current_stream(self._model.device))
         with torch.cuda.stream(self._stream):
-            self._model.read(fragment, lease.values, non_blocking=True)
+            self._read(fragment, lease.values, non_blocking=True)
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record(self._stream)
         lease.ready = self._copied.synchronize

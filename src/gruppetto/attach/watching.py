@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+import torch
 from torch import nn
 
 from gruppetto.attach.sharding import plain_name
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "say_if_untrained"]
 
 log = logging.getLogger("gruppetto.learner")
 
@@ -48,6 +49,17 @@ class Watch:
 
     def _look(self) -> frozenset[str]:
         return frozenset(plain_name(name) for name, p in self._model.named_parameters() if p.requires_grad)
+
+
+def say_if_untrained(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor], *, learner: str) -> None:
+    """In one line, if the optimizer holds none of these: it may keep copies of its own, or have been made too early."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if held.isdisjoint(map(id, parameters)):
+        log.warning(
+            "%s: the optimizer has none of the model's parameters; if it does not keep copies of them on purpose, make "
+            "it after the model has been moved, sharded and wrapped",
+            learner,
+        )
 
 
 def _names(names: list[str]) -> str:

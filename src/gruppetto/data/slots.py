@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, SupportsIndex, TypeVar, cast
 
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
@@ -56,6 +56,12 @@ def slots(data: Data[Item], *, num_slots: int = DEFAULT_SLOTS, seed: int = 0) ->
     used to 4
     tensor([23, 49])
     """
+    if isinstance(data, Mapping):
+        raise SettingError(
+            f"data is a {type(data).__name__} with {', '.join(map(str, list(data)[:4]))}",
+            where=_WHERE,
+            fix="pass one of its data sets",
+        )
     if isinstance(num_slots, bool) or not isinstance(num_slots, int) or num_slots < 1:
         raise SettingError(f"num_slots is {num_slots!r}", where=_WHERE, fix="use the run's num_slots, 1 or more")
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
@@ -100,8 +106,8 @@ class Slots(IterableDataset[Item]):
         Where a step takes several batches, all of them are its own. The first one raises :class:`LayoutError` for a
         slot that the data is not cut for.
         """
-        if batch_size is not None and batch_size < 1:
-            raise SettingError(f"batch_size is {batch_size}", where="data.of", fix="use 1 or more")
+        if batch_size is not None and (not isinstance(batch_size, SupportsIndex) or batch_size < 1):
+            raise SettingError(f"batch_size is {batch_size!r:.80}", where="data.of", fix="use 1 or more, or None")
         self.serve(learner)
         return self._taken(learner, batch_size, collate)
 
@@ -195,7 +201,10 @@ class Slots(IterableDataset[Item]):
         return {"num_slots": self._num_slots} | ({} if saved is None else asdict(saved))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Before iterating. Raises :class:`StateError` for data cut into other slots."""
+        """Before iterating. Raises :class:`StateError` for data cut into other slots, and for what is damaged."""
+        where, fix = "data.Slots.load_state_dict", "load what Slots.state_dict gave, unchanged"
+        if not isinstance(state_dict, Mapping):
+            raise StateError(f"it is a {type(state_dict).__name__}", where=where, fix=fix)
         if state_dict.get("num_slots") != self._num_slots:
             raise StateError(
                 f"it is of data in {state_dict.get('num_slots')} slots, not {self._num_slots}",
@@ -203,4 +212,11 @@ class Slots(IterableDataset[Item]):
                 fix="cut the data as it was",
             )
         if "state" in state_dict:
-            self._source.take_up(Saved(**{key: value for key, value in state_dict.items() if key != "num_slots"}))
+            try:
+                saved = Saved(**{key: value for key, value in state_dict.items() if key != "num_slots"})
+                counts = (saved.slot, saved.index, saved.epoch, saved.raw)
+                if any(type(count) is not int or count < 0 for count in counts) or not isinstance(saved.state, Mapping):
+                    raise TypeError(f"counts {counts!r:.80}")
+            except TypeError as wrong:
+                raise StateError(f"it is incomplete or damaged ({wrong})", where=where, fix=fix) from wrong
+            self._source.take_up(saved)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from gruppetto.errors import DataError
+from gruppetto.errors import DataError, StateError
 from gruppetto.train.order import Slot
 
 __all__ = ["Indexed", "Saved", "Source", "Stateful", "Streamed"]
@@ -124,7 +124,14 @@ class Streamed(Generic[Item]):
         if saved is not None and saved.slot == slot and saved.index <= index and isinstance(self._stream, Stateful):
             if saved.epoch:
                 self._stream = self._begin(slot, saved.epoch)
-            self._stream.load_state_dict(saved.state)
+            try:
+                self._stream.load_state_dict(saved.state)
+            except Exception as wrong:  # of whatever kind the stream's author has chosen
+                raise StateError(
+                    f"the stream does not take its state ({type(wrong).__name__}: {wrong})",
+                    where="data.slots",
+                    fix="load what it gave, or nothing: it only saves time",
+                ) from wrong
             self._index, self._epoch, self._raw = saved.index, saved.epoch, saved.raw
         if index - self._index >= WORTH_SAYING:
             log.warning("slot %d: goes through %s items to where it left off", slot, f"{index - self._index:,}")
@@ -159,6 +166,12 @@ class Streamed(Generic[Item]):
 
     def _begin(self, slot: int, epoch: int) -> Any:
         stream = self._streams(slot, self._num_slots) if self._own else self._streams
+        if not (hasattr(stream, "__iter__") or hasattr(stream, "__getitem__")):
+            raise DataError(
+                f"the function gives a {type(stream).__name__} for slot {slot}",
+                where="data.slots",
+                fix="return what can be iterated",
+            )
         if self._first_state is not None:
             stream.load_state_dict(self._first_state)
         if hasattr(stream, "set_epoch"):

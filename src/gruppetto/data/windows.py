@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -31,11 +31,17 @@ class TokenWindows:
         where = "TokenWindows"
         if isinstance(tokens, str | Path):
             where, tokens = str(tokens), _mapped(Path(tokens), dtype)
+        if not isinstance(tokens, np.ndarray):
+            raise DataError(
+                f"is a {type(tokens).__name__}", where=where, fix="give a numpy array, or the path of a file"
+            )
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise DataError(
                 f"holds {tokens.dtype} {tokens.shape}", where=where, fix="give one row of whole numbers, the tokens"
             )
-        if context < 1 or len(tokens) < context:
+        if not isinstance(context, SupportsIndex) or context < 1:
+            raise DataError(f"context is {context!r:.80}", where=where, fix="use a whole number of tokens, 1 or more")
+        if len(tokens) < context:
             raise DataError(
                 f"{len(tokens)} tokens make no window of {context}",
                 where=where,
@@ -60,5 +66,5 @@ def _mapped(path: Path, dtype: DTypeLike) -> NDArray[Any]:
             found: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
             return found
         return np.memmap(path, dtype=dtype, mode="r")
-    except (OSError, ValueError) as wrong:
+    except (OSError, ValueError, TypeError) as wrong:
         raise DataError(f"cannot be read ({wrong})", where=str(path), fix="name a file of token numbers") from wrong

@@ -13,7 +13,7 @@ from gruppetto.numerics.fragments import FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.runs import Runs
 
-__all__ = ["Held", "local_pieces", "runs_in", "supplied"]
+__all__ = ["Held", "local_pieces", "part_pieces", "runs_in", "supplied"]
 
 Held = Mapping[str, Runs]
 """By tensor: the runs of its flattened elements that a rank holds. A tensor of which it has nothing may be missing."""
@@ -68,6 +68,27 @@ def local_pieces(spec: FragmentSpec, held: Held) -> FragmentSpec:
             pieces.append(Piece(name=piece.name, start=start, stop=stop, offset=numel))
             numel += stop - start
     return FragmentSpec(index=spec.index, pieces=tuple(pieces), numel=numel)
+
+
+def part_pieces(local: FragmentSpec, places: Runs, row_numel: Mapping[str, int]) -> FragmentSpec:
+    """The whole rows of a rank's fragment that have an element at ``places`` of its vector, where they lie in it.
+
+    ``row_numel``: elements of a row, by tensor; pieces consist of whole ones.
+
+    >>> local = FragmentSpec(index=0, pieces=(Piece(name="w", start=6, stop=18, offset=0),), numel=12)
+    >>> part_pieces(local, Runs.of([(4, 8)]), {"w": 3}).pieces
+    (Piece(name='w', start=9, stop=15, offset=3),)
+    """
+    pieces: list[Piece] = []
+    for piece in local.pieces:
+        row, reached = row_numel[piece.name], 0
+        for begin, end in places.clipped(piece.offset, piece.offset + piece.numel).shifted(-piece.offset):
+            first, stop = max(reached, begin // row * row), -(-end // row) * row
+            if first < stop:
+                at = piece.start + first
+                pieces.append(Piece(name=piece.name, start=at, stop=piece.start + stop, offset=piece.offset + first))
+                reached = stop
+    return FragmentSpec(index=local.index, pieces=tuple(pieces), numel=local.numel)
 
 
 def _dealt(holders: list[int], start: int, stop: int, turn: int) -> list[tuple[int, tuple[int, int]]]:

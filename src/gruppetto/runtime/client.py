@@ -22,7 +22,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from gruppetto.errors import AddressError, ConnectionLost, GruppettoError, ProtocolError, Refused, SettingError
+from gruppetto.errors import (
+    AddressError,
+    ConnectionLost,
+    GruppettoError,
+    ProtocolError,
+    Refused,
+    SettingError,
+    StateError,
+)
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.deal import Shard
 from gruppetto.numerics.downlink import DOWNLINKS
@@ -341,7 +349,7 @@ class LearnerClient:
                     await self._session()
                 except ConnectionLost as wrong:
                     trouble, failed = wrong, 0
-                except SettingError as wrong:
+                except (SettingError, StateError) as wrong:  # a person has to mend it, here
                     self._fail(wrong)
                 except (AddressError, ProtocolError) as wrong:
                     trouble, failed = wrong, failed + 1

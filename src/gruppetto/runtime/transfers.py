@@ -276,20 +276,19 @@ class Transfers:
         codec = self.uplink
         assert codec is not None
         answer, share = offer.answer, self._tensors.share(offer.answer.fragment)
-        # A block never lies at two ranks: what is supplied is encoded by itself.
-        apart = share if codec.block_numel > 1 else None
-        payload_bytes = codec.payload_bytes(offer.base.values.size if apart is None else apart.supplied.numel)
+        # By itself: a block never lies at two ranks, and nobody encodes what another one supplies.
+        payload_bytes = codec.payload_bytes(offer.base.values.size if share is None else share.supplied.numel)
         lease = self._bodies.lend(-(-payload_bytes // 4))
-        whole = lease.values.view(np.uint8)[:payload_bytes]
+        body = lease.values.view(np.uint8)[:payload_bytes]
         try:
             try:
                 if self._is_over(answer):
                     return
                 offer.theta.ready()
-                self._encode(offer, codec, apart, whole)
+                self._encode(offer, codec, share, body)
             finally:
                 offer.release()
-            body, runs = _supplied(whole, codec.word_bytes, share) if apart is None else (whole, apart.supplied)
+            runs = None if share is None else share.supplied
             attempt = 0
             while body.size and not self._is_over(answer):
                 try:
@@ -318,7 +317,11 @@ class Transfers:
         what this rank supplies is encoded, and owed."""
         base, theta = offer.base.values, offer.theta.values
         if not codec.keeps_rest:
-            encode_difference(base, theta, codec, body)
+            offset = 0
+            for start, stop in ((0, base.size),) if apart is None else apart.places:
+                end = offset + codec.payload_bytes(stop - start)
+                encode_difference(base[start:stop], theta[start:stop], codec, body[offset:end])
+                offset = end
             return
         left = self._tensors.lend(offer.answer.fragment)
         owed = None if offer.rest is None else offer.rest.values

@@ -14,7 +14,14 @@ pytest.importorskip("accelerate")
 import safetensors.torch
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 import gruppetto.data
 from gruppetto.attach.integrations.transformers import Callback
@@ -142,6 +149,32 @@ def test_a_training_that_ends_first_gives_its_work_and_goes_on_from_a_checkpoint
     assert watcher.metrics[0]["gruppetto/lr_factor"] == 1.0, "its optimizer is not a fresh one"
     assert all(int(s["step"]) == 6 for s in second.optimizer.state.values())
     assert fetch_status(running.url)["round"] >= 5
+
+
+@pytest.mark.parametrize(("comes_first", "save"), [(True, "steps"), (False, "steps"), (True, "best")])
+def test_the_best_model_is_never_given_as_work(
+    syncer: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, comes_first: bool, save: str
+) -> None:
+    """Stopped early: what was trained is given before the Trainer loads an older model, or not at all."""
+    running = syncer(**LOCK_STEP)
+    how: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": save, "save_steps": 2}
+    how |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "learning_rate": 1.0}
+    one = trainer(tmp_path, running.url, donate=None, **how)
+    stops, (ours,) = EarlyStoppingCallback(1), [c for c in one.callback_handler.callbacks if isinstance(c, Callback)]
+    one.add_callback(stops)
+    if not comes_first:
+        one.remove_callback(ours)
+        one.add_callback(ours)
+    riding, load = [], one._load_best_model
+    one._load_best_model = lambda: (riding.append(ours.learner is not None), load())
+    one.train()
+    assert 2 <= one.state.global_step < 100 and len(riding) == 1
+    best = safetensors.torch.load_file(Path(one.state.best_model_checkpoint) / "model.safetensors")
+    for name, parameter in one.model.named_parameters():
+        assert torch.equal(parameter.detach(), best[name]), "and stays"
+    gave = [record for record in caplog.records if "left on notice" in record.message]
+    assert len(gave) == (not riding[0]), "given, if it was before"
+    assert ours.learner is None
 
 
 def test_its_data_is_where_the_run_says(syncer: Start, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
 
 __all__ = ["Callback"]
+
+log = logging.getLogger("gruppetto.learner")
 
 NOT_OF_MANY = "leave it out: each of several processes would need its own share of every batch"
 
@@ -119,7 +122,20 @@ class Callback(TrainerCallback):  # type: ignore[misc]
         if self.learner is not None and isinstance(loss, float):
             self.learner.report(loss=loss)
 
-    def on_train_end(self, *_: Any, **__: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._end_if_told(control)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._end_if_told(control)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._end_if_told(control)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.learner is not None and args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            # The model is an older one of its own by now: what it differs in from the run is no work.
+            log.warning("%s: the best model has been loaded; what was trained last is not given", self.learner.name)
+            self.close()
         self._end()
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,6 +164,11 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def _forget(self) -> None:
         self._items = None
         self._tokens.clear()
+
+    def _end_if_told(self, control: TrainerControl) -> None:
+        """Whoever has said so (early stopping, after an evaluation): before anything is loaded into the model."""
+        if control.should_training_stop:
+            self._end()
 
     def _end(self) -> None:
         self._stop_listening()
