@@ -51,6 +51,8 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     step_s: tuple[float, ...] = (1.0,)
     """Of each learner; the last serves all further ones."""
     jitter: float = 0.1
+    latency_s: float = 0.02
+    """One way, between syncer and learners. What is far away is in flight for more steps."""
     guests: int = 0
     """So many at a time, in three visits ..."""
     guests_share: float = 0.0

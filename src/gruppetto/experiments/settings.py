@@ -73,6 +73,7 @@ def world_of(ride: Ride) -> VirtualSetting:
         step_s=ride.step_s,
         batch_sizes=ride.batches,
         jitter=ride.jitter,
+        latency_s=ride.latency_s,
         spoilt=tuple((learner, float(factor)) for learner, factor in ride.bad),
         mishaps=kills,
         guests=visits(ride),

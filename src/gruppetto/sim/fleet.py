@@ -152,8 +152,9 @@ class Fleet:
         elif kind is RoundClosed:
             assert isinstance(action, RoundClosed)
             self.rounds += 1
-            self.merged += len(action.participants)
-            self.could_merge += action.live
+            if self.syncer.schedule.due(action.round):
+                self.merged += len(action.participants)
+                self.could_merge += action.live
             self.grace_s += action.grace_spent_s
 
     def _complete(self, cost_s: float, event: SyncerEvent) -> None:

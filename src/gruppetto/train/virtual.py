@@ -93,8 +93,9 @@ class VirtualResult:
 
     @property
     def participation(self) -> float:
-        """The share of live learners that are part of a round, on average."""
-        closed = [verdict for _, verdict in self.world.closed]
+        """The share of live learners that are part of a round, on average over the rounds with a fragment to merge."""
+        due = self.world.syncer.schedule.due
+        closed = [verdict for _, verdict in self.world.closed if due(verdict.round)]
         return sum(len(verdict.participants) / max(1, verdict.live) for verdict in closed) / len(closed)
 
 
