@@ -53,9 +53,12 @@ def test_where_blocks_cannot_be_written_directly_they_go_through_the_cache(
     assert (tmp_path / "file").read_bytes() == DATA.tobytes() and len(directly) <= 1
 
 
-def test_a_disk_that_takes_a_part_at_a_time_gets_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_most", [512, 1000, 4095])
+def test_a_disk_that_takes_a_part_at_a_time_gets_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_most: int
+) -> None:
     write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: max(512, len(data) // 1024 * 512)]))
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:at_most]))
     write_durably(tmp_path / "file", [DATA.data], past_cache=True)
     assert (tmp_path / "file").read_bytes() == DATA.tobytes()
 

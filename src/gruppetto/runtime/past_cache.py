@@ -66,7 +66,7 @@ class WriterPastCache:
             written.result()
         self._on_its_way.clear()
         self._switch(direct=False)  # what is left is no whole block
-        _write_all(self._file, self._blocks[0][: self._filled])
+        self._write_block(self._blocks[0][: self._filled])
         self._filled = 0
 
     def _hand_over(self, block: memoryview) -> None:
@@ -78,12 +78,13 @@ class WriterPastCache:
             self._on_its_way.pop(0).result()
 
     def _write_block(self, block: memoryview) -> None:
-        try:
-            _write_all(self._file, block)
-        except OSError as wrong:
-            if wrong.errno != errno.EINVAL or not self._switch(direct=False):
-                raise
-            _write_all(self._file, block)  # it can be opened like that, and not written
+        while block:
+            try:
+                block = block[os.write(self._file, block) :]
+            except OSError as wrong:
+                # It can be opened like that, and not written; or a part was, and the rest begins at an odd place.
+                if wrong.errno != errno.EINVAL or not self._switch(direct=False):
+                    raise
 
     def _switch(self, *, direct: bool) -> bool:
         """Write past the cache from now on, or through it; whether that has changed something."""
@@ -92,8 +93,3 @@ class WriterPastCache:
         with suppress(OSError):
             fcntl.fcntl(self._file, fcntl.F_SETFL, after)
         return fcntl.fcntl(self._file, fcntl.F_GETFL) != before
-
-
-def _write_all(file: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(file, data) :]
