@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,7 +85,7 @@ class Shelf:
     def wants(self, answer: Answer) -> bool:
         return True
 
-    def open_contribution(self, answer: Answer, codec: str, length: int, crc: int, runs: Any = None) -> Upload:
+    def open_contribution(self, answer: Answer, codec: str, length: int, crc: int | None, runs: Any = None) -> Upload:
         return self.intake.open(self.parts.fragments[0], length, crc)
 
     def contribute(self, answer: Answer, upload: Upload) -> str:
@@ -159,12 +159,17 @@ class Raw:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._peer = plain if tls is None else tls.wrap_socket(plain, server_hostname="127.0.0.1")
         self._data, self._buffer = memoryview(bytes(num_bytes)), memoryview(bytearray(num_bytes))
+        self._cpu_s = 0.0
 
-    async def go(self, letter: str) -> float:
+    async def go(self, letter: str) -> None:
         self._peer.sendall(letter.encode())
         sends = {"u": "d", "d": "u", "U": "D", "D": "U"}[letter]
         move(self._peer, sends, self._data, self._buffer)
-        return int.from_bytes(self._peer.recv(8), "big") / 1e9
+        self._cpu_s = int.from_bytes(self._peer.recv(8), "big") / 1e9
+
+    async def cpu_s(self) -> float:
+        """Of the other end, so far."""
+        return self._cpu_s
 
 
 class Ours:
@@ -182,11 +187,13 @@ class Ours:
             fragment=Fragment(0), **given,
         )  # type: ignore[arg-type]  # fmt: skip
 
-    async def go(self, letter: str) -> float:
+    async def go(self, letter: str) -> None:
         if letter == "d":
             await self.client.fetch(Fragment(0), Version(1), LAYOUT_HASH, self._room)
         else:
             await self.upload()
+
+    async def cpu_s(self) -> float:
         async with self.client._http.get(self.address.url("/cpu")) as reply:
             return int(await reply.text()) / 1e9
 
@@ -195,14 +202,16 @@ class Ours:
         assert taken
 
 
-async def timed(go: Callable[[str], Awaitable[float]], letter: str, bodies: int, num_bytes: int) -> tuple[float, float]:
+async def timed(end: Raw | Ours, letter: str, bodies: int, num_bytes: int) -> tuple[float, float]:
     """GB/s, and seconds of processor time a gigabyte at both ends."""
-    there, here = await go(letter), time.process_time()
+    await end.go(letter)
+    there, here = await end.cpu_s(), time.process_time()
     began = time.perf_counter()
     for _ in range(bodies):
-        now = await go(letter)
+        await end.go(letter)
     took_s, moved = time.perf_counter() - began, bodies * num_bytes / 1e9
-    return moved / took_s, (time.process_time() - here + now - there) / moved
+    here = time.process_time() - here
+    return moved / took_s, (here + await end.cpu_s() - there) / moved
 
 
 async def measure(ports: list[int], ca: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -216,11 +225,11 @@ async def measure(ports: list[int], ca: str, args: argparse.Namespace) -> dict[s
     for _ in range(args.rounds):
         for name, raw, ours in ends:
             for way, letter in (("up", "u"), ("down", "d")):
-                for kind, go, spelled in (
-                    ("raw", raw.go, letter), ("ours", ours.go, letter), ("checked", raw.go, letter.upper()),
+                for kind, end, spelled in (
+                    ("raw", raw, letter), ("ours", ours, letter), ("checked", raw, letter.upper()),
                 ):  # fmt: skip
                     found.setdefault(f"{name} {way} {kind}", []).append(
-                        await timed(go, spelled, args.bodies, 4 * numel)
+                        await timed(end, spelled, args.bodies, 4 * numel)
                     )
     for _, _, ours in ends:
         await ours.client.__aexit__(None, None, None)

@@ -8,6 +8,7 @@ import torch
 
 import gruppetto
 from gruppetto.errors import SettingError
+from gruppetto.launch.ask import fetch_status
 from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.numerics.deal import Shard
 
@@ -29,8 +30,8 @@ def steps(model, optimizer, learner, most=10_000):
 
 
 def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer):
-    first = syncer(shard=Shard(of=2), **DIALS)
-    second = syncer(shard=Shard(number=2, of=2), directory=first.url, **DIALS)
+    first = syncer(shard=Shard(of=2), downlink="delta", **DIALS)
+    second = syncer(shard=Shard(number=2, of=2), directory=first.url, downlink="delta", **DIALS)
     model = toy()
     optimizer, learner = attach(model, second.url, name="rider")
     with learner:
@@ -42,8 +43,12 @@ def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_wei
         learner.leave()
         steps(model, optimizer, learner)
     assert learner.left and not learner.finished
-    given = [one.client.given for one in learner._hands.everybody]
-    assert all(given), "each shard was given the work of its own fragments"
+    for one, shard in zip(learner._hands.everybody, (first, second), strict=True):
+        assert fetch_status(shard.url)["learners"]["rider"]["state"] == "left"
+        # Of two fragments one may be on its way up when notice comes, and the other one down: then none is given ahead.
+        left = {p for p, fragment in enumerate(one.core.fragments) if fragment.steps and p not in one.core._sent}
+        assert not left, "each shard was given all work of its own fragments"
+    assert any(one.client.given for one in learner._hands.everybody)
 
     model = toy(1)
     optimizer, learner = attach(model, first.url, name="rider")

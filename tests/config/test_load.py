@@ -220,10 +220,6 @@ def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str 
         ("[outer]\nlr = -0.1", "outer.lr: lr is -0.1; use more than 0"),
         ('[outer]\npreset = "best"', "outer.preset: is 'best'; use one of auto, finetune, paper, short"),
         ('[outer]\noptimizer = "lion"', "outer.optimizer: unknown optimizer 'lion'"),
-        (
-            '[syncer]\nshards = 2\n[codec]\ndownlink = "delta"',
-            "codec.downlink: is 'delta', which several syncers of one run do not send; use one of bf16, fp32,",
-        ),
         ('[merge]\nrules = [["(", "rda"]]', r"merge.rules: merge override 0 \('\(': 'rda'\): not a regular expression"),
         ('[merge]\nrules = [["a", "sum"]]', "unknown merge rule 'sum'"),
         ('[merge]\nrules = [["a"]]', r"merge.rules\[0\]: has 1 entries; use 2"),

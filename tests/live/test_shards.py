@@ -1,4 +1,6 @@
-"""A run that two syncers serve, each a process: one is killed, the other's rounds go on, it comes back elsewhere."""
+"""A run that two syncers serve, each a process, with certificates.
+
+One is killed, the other's rounds go on, it comes back elsewhere."""
 
 from __future__ import annotations
 
@@ -18,11 +20,28 @@ import gruppetto
 from gruppetto.errors import GruppettoError
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_status_of_all, fetch_whole_model, shard_lines
-from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.clock import MonotonicClock, wall_time_s
+from gruppetto.runtime.security.identity import Identity, Role
+from gruppetto.runtime.security.issuing import Authority
+from gruppetto.runtime.security.places import any_papers, papers_of
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 PATIENCE_S = 120.0
-RUN = "[run]\nnum_fragments = 4\nsync_period = 4\nliveness_s = 2.0\n[syncer]\nshards = 2\n"
+RUN = """
+[run]
+num_fragments = 4
+sync_period = 4
+liveness_s = 2.0
+[syncer]
+shards = 2
+certs = "{certs}"
+[codec]
+downlink = "delta"
+"""
+PEOPLE = [
+    Identity(role=role, name=name)
+    for role, name in ((Role.SYNCER, "syncer"), (Role.LEARNER, "rider"), (Role.OPERATOR, "me"))
+]
 
 
 class Shards:
@@ -30,7 +49,12 @@ class Shards:
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        (place / "RUN.toml").write_text(RUN)
+        self.certs = place / "certs"
+        authority = Authority(self.certs, now=wall_time_s())
+        authority.found(days=30)
+        for one in PEOPLE:
+            authority.make(one, days=30, hosts=["127.0.0.1"] if one.role is Role.SYNCER else [])
+        (place / "RUN.toml").write_text(RUN.format(certs=self.certs))
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *flags: str, state: str) -> subprocess.Popen[str]:
@@ -70,6 +94,7 @@ def shards(tmp_path: Path) -> Iterator[Shards]:
 def test_a_killed_shard_costs_its_own_rounds_alone(shards: Shards) -> None:
     first = shards.start("--shard", "1/2", state="state")
     url = shards.url("state", first)
+    tls = any_papers(shards.certs).tls
     second = shards.start("--shard", "2/2", "--directory", url, state="state-2")
     stranger = shards.start("--shard", "2/3", "--directory", url, "--set", "syncer.shards=3", state="state-3")
 
@@ -93,14 +118,16 @@ def test_a_killed_shard_costs_its_own_rounds_alone(shards: Shards) -> None:
 
     def rounds() -> list[int]:
         try:
-            told = fetch_status_of_all(url)
+            told = fetch_status_of_all(url, tls=tls)
         except GruppettoError:
             return [-1, -1]
         return [told["round"], told["by_shard"]["2"].get("round", -1)]
 
     # The address of any shard leads to all of them.
     address = shards.url("state-2", second)
-    learner = gruppetto.Learner(model, optimizer, syncer=address, name="rider", tokens_per_step=8, quiet=True)
+    own = papers_of(shards.certs, PEOPLE[1])
+    how = {"ca_file": own.ca, "cert_file": own.cert, "key_file": own.key, "tokens_per_step": 8, "quiet": True}
+    learner = gruppetto.Learner(model, optimizer, syncer=address, name="rider", **how)
     with learner:
         rider = threading.Thread(target=train)
         rider.start()
@@ -111,11 +138,11 @@ def test_a_killed_shard_costs_its_own_rounds_alone(shards: Shards) -> None:
             away = MonotonicClock()
             at, done = rounds()[0], steps()
             until(lambda: rounds()[0] >= at + 8)
-            told = fetch_status_of_all(url)
-            assert shard_lines(told)[0].startswith("! shard 2/2 does not answer (http://127.0.0.1:")
+            told = fetch_status_of_all(url, tls=tls)
+            assert shard_lines(told)[0].startswith("! shard 2/2 does not answer (https://127.0.0.1:")
             assert steps() > done + 4 and not learner.connected
             with pytest.raises(GruppettoError, match="nobody answers"):
-                fetch_whole_model(url)
+                fetch_whole_model(url, tls=tls)
 
             # A standby of its own, at another address, goes on from its state.
             back = shards.start("--shard", "2/2", "--directory", url, "--standby", state="state-2")
@@ -126,7 +153,7 @@ def test_a_killed_shard_costs_its_own_rounds_alone(shards: Shards) -> None:
         finally:
             stop.set()
             rider.join()
-        whole = fetch_whole_model(url)
+        whole = fetch_whole_model(url, tls=tls)
     assert whole is not None
     assert longest_s[0] < away_s / 2, "nobody waited for the one that was away"
     assert stranger.wait() == 2

@@ -130,7 +130,7 @@ def test_no_interleaving_of_a_commit_and_a_claim_gives_a_version_two_values(
     with monkeypatch.context() as patched:
         write, replace_file, force = store_module.write_durably, durable.os.replace, store_module.force_directory
 
-        def slow_write(path, chunks, look=lambda: None):  # type: ignore[no-untyped-def]
+        def slow_write(path, chunks, look=lambda: None, **how):  # type: ignore[no-untyped-def]
             def slow_look() -> None:
                 if stopped_at == "written":
                     unpatched(meanwhile)
@@ -138,7 +138,7 @@ def test_no_interleaving_of_a_commit_and_a_claim_gives_a_version_two_values(
                 if stopped_at == "looked":
                     unpatched(meanwhile)
 
-            write(path, chunks, look=slow_look)
+            write(path, chunks, look=slow_look, **how)
             if stopped_at == "named":
                 unpatched(meanwhile)
 

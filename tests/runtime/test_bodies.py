@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from aiohttp import web
@@ -28,7 +29,7 @@ from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.parking import Parking
 from gruppetto.runtime.steps import Held
-from gruppetto.runtime.wire import checksum
+from gruppetto.runtime.wire import ANSWER_HEADER, CODEC_HEADER, checksum, encode_answer
 
 NUMEL = 300_000
 BODY_BYTES = 4 * NUMEL
@@ -37,11 +38,13 @@ OVERHEAD_BYTES = 20_000
 
 
 class Cutter:
-    """Passes bytes on; the k-th connection that carries bodies is reset after ``limits[k]`` bytes, either way."""
+    """Passes bytes on; the k-th connection that carries bodies is reset after ``limits[k]`` bytes, either way. What
+    comes at ``damages_at`` is damaged."""
 
     def __init__(self, port: int, *limits: int) -> None:
         self.upstream, self.limits = port, list(limits)
         self.passed = 0
+        self.damages_at = 1 << 60
 
     async def __aenter__(self) -> Cutter:
         self.server = await asyncio.start_server(self._pair, "127.0.0.1", 0)
@@ -58,6 +61,8 @@ class Cutter:
         async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
             while left[0] > 0 and (data := await source.read(min(left[0], 4096))):
                 left[0] -= len(data)
+                if self.passed <= self.damages_at < self.passed + len(data):
+                    data = bytes([data[0] ^ 1]) + data[1:]
                 self.passed += len(data)
                 target.write(data)
                 await target.drain()
@@ -149,6 +154,57 @@ def test_an_upload_that_is_cut_goes_on_where_it_stopped(place: Callable[..., Non
         value = at.world.service.borrow(Fragment(0))
         assert value is not None and value.version == 1 and np.array_equal(value.theta, np.ones(NUMEL, np.float32))
         at.world.service.give_back(value)
+
+    place(test)
+
+
+def test_an_upload_that_is_cut_within_the_checksum_behind_it_lacks_only_that(place: Callable[..., None]) -> None:
+    text = msgspec.msgpack.encode({"tokens": 10, "status": "taken"})
+    reply_bytes, passed = len(encode(Reply(status=200, length=len(text))) + text), [0]
+
+    async def whole(at: Place) -> None:
+        answer, body = at.answer()
+        async with at.client() as (client, cutter):
+            assert await client.contribute(answer, "fp32", body.data) == (True, 10)
+            passed[0] = cutter.passed
+
+    async def cut_off(at: Place) -> None:
+        answer, body = at.answer()
+        async with at.client(passed[0] - reply_bytes - 2) as (client, cutter):
+            with pytest.raises(ConnectionLost):
+                await client.contribute(answer, "fp32", body.data)
+            while not len(at.server.desk.parking):
+                await asyncio.sleep(0.01)
+            assert await client.contribute(answer, "fp32", body.data, again=True) == (True, 10)
+            assert cutter.passed < BODY_BYTES + OVERHEAD_BYTES
+
+    place(whole)
+    place(cut_off)
+
+
+def test_what_is_damaged_on_its_way_is_known_by_the_checksum_behind_it(place: Callable[..., None]) -> None:
+    async def test(at: Place) -> None:
+        answer, body = at.answer()
+        async with at.client() as (client, cutter):
+            cutter.damages_at = BODY_BYTES // 2
+            with pytest.raises(ProtocolError, match="the body has checksum"):
+                await client.contribute(answer, "fp32", body.data)
+            assert await client.contribute(answer, "fp32", body.data, again=True) == (True, 10)
+
+    place(test)
+
+
+def test_a_body_of_which_nobody_says_the_checksum_is_refused(place: Callable[..., None]) -> None:
+    async def test(at: Place) -> None:
+        answer, body = at.answer()
+        headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: "fp32"}
+        async with at.client() as (client, _):
+            stream = await client._road.open(client.address)
+            assert stream is not None
+            path = f"/v1/contribution/{answer.round}/{answer.fragment}"
+            await stream.send(encode(Request(method="PUT", path=path, headers=headers, length=body.size)))
+            assert (await stream.head(Reply)).status == 400
+            stream.abort()
 
     place(test)
 

@@ -36,6 +36,7 @@ from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.wire import (
     FROM_SYNCER,
     MAX_HELLO_BYTES,
+    WIRE_VERSION,
     CloseCode,
     HelloFrame,
     ProgressFrame,
@@ -440,7 +441,7 @@ def test_nonsense_on_the_control_connection_closes_it_with_the_reason(tmp_path):
                 (lambda s: s.send_bytes(encode_frame(HelloFrame.of(hello, LAYOUT))), "the Hello says wrong"),
                 (
                     lambda s: s.send_bytes(encode_frame(HelloFrame(hello=hello, layout=(), wire=9))),
-                    "the learner speaks wire version 9, this syncer 3; upgrade Gruppetto at the syncer",
+                    f"the learner speaks wire version 9, this syncer {WIRE_VERSION}; upgrade Gruppetto at the syncer",
                 ),
             ):
                 code, said = await first(peer, send)

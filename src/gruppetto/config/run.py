@@ -19,7 +19,7 @@ from typing import Literal
 
 from gruppetto.config.groups import GroupEntry
 from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.deal import MAX_SHARDS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
@@ -310,12 +310,6 @@ class RunConfig:
                 f"is {self.syncer.shards}, but the run has {self.protocol.num_fragments} fragments",
                 where="syncer.shards",
                 fix=f"use {self.protocol.num_fragments} or fewer, or raise run.num_fragments",
-            )
-        if self.syncer.shards > 1 and self.codec.downlink not in CASTS:
-            raise SettingError(
-                f"is {self.codec.downlink!r}, which several syncers of one run do not send",
-                where="codec.downlink",
-                fix=f"use one of {', '.join(sorted(CASTS))}, or syncer.shards = 1",
             )
         spare = (f"learner-{i}" for i in range(2 * self.protocol.num_learners))
         unnamed = (name for name in spare if name not in names)

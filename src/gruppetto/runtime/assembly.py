@@ -19,7 +19,7 @@ from gruppetto.errors import ProtocolError
 from gruppetto.numerics.codec import CASTS, Buffer, Codec
 from gruppetto.numerics.fragments import FragmentSpec
 from gruppetto.numerics.runs import Runs
-from gruppetto.runtime.intake import Body, Intake, Upload
+from gruppetto.runtime.intake import Body, Intake, Upload, check_whole
 from gruppetto.runtime.wire import checksum, octets
 
 __all__ = ["Assemblies", "PieceUpload"]
@@ -89,7 +89,7 @@ class _Assembly:
 class PieceUpload:
     """A piece on its way to its places. Used like :class:`~gruppetto.runtime.intake.Upload`."""
 
-    def __init__(self, assembly: _Assembly, runs: Runs, crc: int) -> None:
+    def __init__(self, assembly: _Assembly, runs: Runs, crc: int | None) -> None:
         self._assembly, self._runs = assembly, runs
         self._expected_crc, self._crc = crc, 0
         word = assembly.codec.word_bytes
@@ -134,15 +134,16 @@ class PieceUpload:
             self.wrote(len(part))
             data = data[len(part) :]
 
+    def expect(self, crc: int) -> None:
+        """The checksum that the whole piece is to have, where it came behind it."""
+        self._expected_crc = crc
+
     def _complete(self) -> None:
         """All of it is here, and undamaged."""
 
     def finish(self) -> Body | None:
         """The whole answer, if this was what it lacked. Raises :class:`ProtocolError` for a piece that is damaged."""
-        if self.missing_bytes:
-            raise ProtocolError(f"the body ends {self.missing_bytes} bytes too early")
-        if self._crc != self._expected_crc:
-            raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
+        check_whole(self.missing_bytes, self._crc, self._expected_crc)
         self._over = True
         self._complete()
         return self._assembly.came(self._runs)
@@ -161,7 +162,7 @@ class PieceUpload:
 class _BlockUpload(PieceUpload):
     """A piece in an encoding of blocks, which is decoded when it is whole."""
 
-    def __init__(self, assembly: _Assembly, runs: Runs, crc: int, codec: Codec) -> None:
+    def __init__(self, assembly: _Assembly, runs: Runs, crc: int | None, codec: Codec) -> None:
         super().__init__(assembly, runs, crc)
         self._codec = codec
         self.length = self.missing_bytes = codec.payload_bytes(runs.numel)
@@ -212,7 +213,7 @@ class Assemblies(Generic[Key]):
         if not expected or length != expected:
             raise ProtocolError(f"a {self.codec.name} piece has {expected} bytes, {length} are announced")
 
-    def open(self, key: Key, spec: FragmentSpec, runs: Runs, length: int, crc: int) -> PieceUpload:
+    def open(self, key: Key, spec: FragmentSpec, runs: Runs, length: int, crc: int | None) -> PieceUpload:
         """Begin to take in a piece, while there is room. Raises :class:`ProtocolError` if it can be none."""
         self.check(runs, length)
         assembly = self._open.get(key)

@@ -10,7 +10,16 @@ from contextlib import asynccontextmanager
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_stream import BodyStream, Bytes, Sink
-from gruppetto.runtime.body_wire import BODIES_PATH, CONTINUE, GREETING_END, UPGRADE, Reply, Request, encode
+from gruppetto.runtime.body_wire import (
+    BODIES_PATH,
+    CONTINUE,
+    GREETING_END,
+    TRAILER_BYTES,
+    UPGRADE,
+    Reply,
+    Request,
+    encode,
+)
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum
 
@@ -105,19 +114,20 @@ class Road:
         sent: Callable[[int], None],
         pace: Bucket | None = None,
     ) -> AsyncIterator[RoadReply]:
-        """One exchange. ``moved`` is called whenever something has come, ``sent`` of every part of the body that has
-        gone. The reply's body has to be read to its end, or the connection is of no further use."""
+        """One exchange; a body has its checksum behind it. ``moved`` is called whenever something has come, ``sent`` of
+        every part of the body that has gone. The reply's body has to be read to its end, or the connection is of no
+        further use."""
         sending: asyncio.Task[None] | None = None
         try:
             await stream.send(encode(request))
-            goes_on = not request.resumes
+            goes_on, crc = not request.resumes, 0
             if not goes_on:
                 head = await stream.head(Reply, moved)
                 goes_on = head.status == CONTINUE
-                body = _rest(head, body) if goes_on and body is not None else None
+                body, crc = _rest(head, body) if goes_on and body is not None else (None, 0)
             if goes_on:
                 if body is not None:
-                    sending = asyncio.create_task(stream.send_body(body, sent, pace))
+                    sending = asyncio.create_task(_send(stream, body, crc, sent, pace))
                 head = await stream.head(Reply, moved)  # it may come before all is sent: nobody wants it any more
                 if sending is not None and not head.closes:
                     await sending
@@ -146,12 +156,20 @@ class Road:
         return "\r\n".join(lines).encode("latin-1", "replace") + GREETING_END
 
 
-def _rest(head: Reply, body: memoryview) -> memoryview:
-    """What the syncer lacks. Raises :class:`Differs` if what it has is not ours."""
+async def _send(
+    stream: BodyStream, body: memoryview, crc: int, sent: Callable[[int], None], pace: Bucket | None
+) -> None:
+    """A body, and its checksum behind it; ``crc`` is that of what the syncer has already."""
+    crc = await stream.send_body(body, sent, pace, crc=crc)
+    await stream.send(crc.to_bytes(TRAILER_BYTES, "big"))
+
+
+def _rest(head: Reply, body: memoryview) -> tuple[memoryview, int]:
+    """What the syncer lacks, and the checksum of what it has. Raises :class:`Differs` if that is not ours."""
     try:
         offset, crc = int(head.headers[OFFSET_HEADER]), int(head.headers[CHECKSUM_HEADER], 16)
     except (KeyError, ValueError) as wrong:
         raise ProtocolError("the syncer does not say where to go on") from wrong
     if not 0 <= offset <= body.nbytes or checksum(body[:offset]) != crc:
         raise Differs("the syncer has something else of that body")
-    return body[offset:]
+    return body[offset:], crc

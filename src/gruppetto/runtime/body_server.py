@@ -19,8 +19,8 @@ from aiohttp import web
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
-from gruppetto.runtime.body_stream import BodyStream
-from gruppetto.runtime.body_wire import CONTINUE, UPGRADE, Reply, Request, encode
+from gruppetto.runtime.body_stream import BodyStream, Bytes
+from gruppetto.runtime.body_wire import CONTINUE, TRAILER_BYTES, UPGRADE, Reply, Request, encode
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.desk import Desk, Inbound, NotHere, Outbound
 from gruppetto.runtime.intake import Upload
@@ -201,7 +201,13 @@ class _Exchange:
 
     async def _take_in(self) -> bytes:
         request = self._request
-        body = Inbound(headers=request.headers, length=request.length, pour=self._pour, resumes=request.resumes)
+        body = Inbound(
+            headers=request.headers,
+            length=request.length,
+            pour=self._pour,
+            resumes=request.resumes,
+            trails=request.trails,
+        )
         if found := CONTRIBUTION.fullmatch(request.path):
             return await self._desk.contribution(int(found[1]), Fragment(int(found[2])), body, speaker=self._speaker)
         if found := SEED.fullmatch(request.path):
@@ -214,6 +220,10 @@ class _Exchange:
             await self._stream.send(encode(Reply(status=CONTINUE, headers=headers)))
         self._unread = True
         await self._stream.fill(upload, moved)
+        if self._request.trails:
+            trailer = Bytes(TRAILER_BYTES)
+            await self._stream.fill(trailer, moved)
+            upload.expect(int.from_bytes(trailer.data, "big"))
         self._unread = False
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,9 @@ another: a :class:`Request` and its body up, a :class:`Reply` and its body down.
 bytes of length; paths and headers are those of :mod:`~gruppetto.runtime.wire`, where the same can be asked for with
 plain HTTP.
 
-Only one thing cannot be asked for there: to go on with an upload that broke off. A Request that says ``resumes`` waits,
-before its body, for a Reply of status 100 that says from where.
+Two things cannot be said there. A Request that ``resumes`` an upload which broke off waits, before its body, for a
+Reply of status 100 that says from where. And whoever sends ``trails`` the CRC-32 of the body, four bytes, behind it
+instead of naming it in the head, so that he need not read all of it before the first byte leaves.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "GREETING_END",
     "LENGTH_BYTES",
     "MAX_HEAD_BYTES",
+    "TRAILER_BYTES",
     "UPGRADE",
     "Head",
     "Reply",
@@ -39,6 +41,7 @@ MAX_HEAD_BYTES = 1 << 17
 """Runs of a rank may be many: they have the room that HTTP headers have, and as much again."""
 LENGTH_BYTES = 4
 CONTINUE = 100
+TRAILER_BYTES = 4
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     length: int = 0
     resumes: bool = False
+    trails: bool = False
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

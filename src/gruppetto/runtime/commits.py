@@ -42,6 +42,8 @@ _NAME = re.compile(r"e(\d{5,})-c(\d{9,})-t(\d{12,})\.commit")
 _TRAILER = re.compile(rb"gruppetto commit ([0-9a-f]{8}) (\d{12})\n")
 _TRAILER_BYTES = len(b"gruppetto commit 00000000 000000000000\n")
 MAX_RECORD_BYTES = 1 << 30
+PIECE_BYTES = 1 << 18
+"""Of a value, handed out at a time."""
 
 
 class DamagedError(ValueError):
@@ -178,8 +180,8 @@ class Commit:
 def pieces_of(
     draft: Commit, values: Mapping[Fragment, tuple[Float32, OuterState]], written: list[Commit]
 ) -> Iterator[Buffer]:
-    """The bytes of a commit, one after another, none of them copied. ``written`` gets the commit with the places of
-    ``values`` in it."""
+    """The bytes of a commit, one after another, none of them copied. Each piece is in the cache: its checksum has just
+    been taken. ``written`` gets the commit with the places of ``values`` in it."""
     places: list[list[Place]] = [list(of_fragment) for of_fragment in draft.places]
     places, offset = places or [[] for _ in (draft.state.versions if draft.state else ())], 0
     for p, (theta, outer_state) in sorted(values.items()):
@@ -187,8 +189,11 @@ def pieces_of(
         crc, size = 0, 0
         for array in (theta, *outer_state):
             raw = _raw(array)
-            crc, size = checksum(raw, crc), size + raw.nbytes
-            yield raw
+            size += raw.nbytes
+            for at in range(0, raw.nbytes, PIECE_BYTES):
+                piece = raw[at : at + PIECE_BYTES]
+                crc = checksum(piece, crc)
+                yield piece
         place = Place(
             file=draft.name.file,
             offset=offset,

@@ -81,6 +81,13 @@ class Inbound:
     length: int
     pour: Callable[[AnyUpload, Moved], Awaitable[None]]
     resumes: bool = False
+    trails: bool = False
+    """Its checksum comes behind it, and ``pour`` says what it is."""
+
+    @property
+    def crc(self) -> int | None:
+        """What its headers say that its checksum is. Raises :class:`ProtocolError` if that is missing."""
+        return None if self.trails else _checksum(self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +133,7 @@ class Desk:
         if (answer.round, answer.fragment) != (round, fragment):
             raise ProtocolError(f"{ANSWER_HEADER} is about round {answer.round}, fragment {answer.fragment}")
         _check_name(answer.learner, speaker)
-        crc, codec = _checksum(body.headers), body.headers.get(CODEC_HEADER, "")
+        crc, codec = body.crc, body.headers.get(CODEC_HEADER, "")
         service, runs = self._service, self._runs(body.headers, fragment)
         room = service.room_for(answer, codec, body.length, runs)
 
@@ -151,7 +158,7 @@ class Desk:
 
     async def seed(self, fragment: Fragment, body: Inbound, *, speaker: LearnerId | None = None) -> bytes:
         """Take in initial weights. Raises the same, and :class:`~gruppetto.runtime.service.NotAsked`."""
-        crc, learner = _checksum(body.headers), LearnerId(body.headers.get(LEARNER_HEADER, ""))
+        crc, learner = body.crc, LearnerId(body.headers.get(LEARNER_HEADER, ""))
         _check_name(learner, speaker)
         incarnation = Incarnation(number(body.headers.get(INCARNATION_HEADER, ""), INCARNATION_HEADER))
         service, runs = self._service, self._runs(body.headers, fragment)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gruppetto.numerics.codec import Buffer
+from gruppetto.runtime.past_cache import WriterPastCache
 from gruppetto.runtime.wire import octets
 
 __all__ = ["TEMPORARY", "force_directory", "force_file", "write_durably"]
@@ -22,19 +23,28 @@ MAX_WRITE_BYTES = 1 << 30
 """One write call takes at most 2 GiB."""
 
 
-def write_durably(path: Path, chunks: Iterable[Buffer], *, look: Callable[[], object] = lambda: None) -> None:
+def write_durably(
+    path: Path, chunks: Iterable[Buffer], *, look: Callable[[], object] = lambda: None, past_cache: bool = False
+) -> None:
     """Replace ``path`` by the chunks, one after another.
 
     The bytes are durable; the name is after :func:`force_directory`, which several files share. ``look`` is called
-    before the file gets its name, and raises if it may not have it. Raises OSError.
+    before the file gets its name, and raises if it may not have it. ``past_cache``: the file is large, and will hardly
+    be read. Raises OSError.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        for chunk in chunks:
-            rest = octets(chunk)
-            while rest:
-                rest = rest[os.write(file, rest[:MAX_WRITE_BYTES]) :]
+        if past_cache:
+            with WriterPastCache(file) as writer:
+                for chunk in chunks:
+                    writer.write(octets(chunk))
+                writer.finish()
+        else:
+            for chunk in chunks:
+                rest = octets(chunk)
+                while rest:
+                    rest = rest[os.write(file, rest[:MAX_WRITE_BYTES]) :]
         os.fsync(file)
     finally:
         os.close(file)

@@ -365,7 +365,12 @@ class Engine:
             if self._settle_tries:
                 self._settle_again(error)
 
-        self._disk.submit(lambda: self._store.commit(action.state, values, self.layout), done, failed)
+        def commit() -> None:
+            self._store.commit(action.state, values, self.layout, sweeps=False)
+
+        self._disk.submit(commit, done, failed)
+        # Behind it, while others hear of it already: removing a large file takes as long as writing a small one.
+        self._disk.submit(self._store.sweep, lambda _: None, self._fail)
 
     def _publish(self, action: Publish) -> None:
         try:

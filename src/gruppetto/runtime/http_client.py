@@ -302,7 +302,6 @@ class HttpSyncer:
         return self._session
 
     async def _put(self, path: str, headers: dict[str, str], body: memoryview, again: bool) -> bytes:
-        headers |= {CHECKSUM_HEADER: f"{checksum(body):08x}"}
         try:
             async with self._request("PUT", path, headers=headers, body=body, again=again) as (reply, _):
                 return await reply.read(MAX_TEXT_BYTES)
@@ -330,17 +329,18 @@ class HttpSyncer:
                     asked: _Asked = self._by_http(method, address.url(path), headers, body, sent)
                 else:
                     length = 0 if body is None else body.nbytes
+                    said = self._rank | headers
                     request = Request(
-                        method=method, path=path, headers=self._rank | headers, length=length, resumes=again
+                        method=method, path=path, headers=said, length=length, resumes=again, trails=body is not None
                     )
                     asked = self._road.ask(stream, address, request, body, moved, sent, self.pace)
                 async with asked as reply:
                     moved()
                     if reply.status != 200:
-                        said = f"HTTP {reply.status}, {await _said(reply)}"
+                        text = f"HTTP {reply.status}, {await _said(reply)}"
                         if reply.status >= 500 or reply.status in (NOT_YOUR_TURN, TOO_OFTEN):
-                            raise ConnectionLost(said)
-                        raise ProtocolError(f"{method} {address.url(path)}: {said}")
+                            raise ConnectionLost(text)
+                        raise ProtocolError(f"{method} {address.url(path)}: {text}")
                     yield reply, moved
         except ConnectionLost as wrong:
             raise type(wrong)(f"{method} {address.url(path)}: {wrong}") from wrong
@@ -354,7 +354,7 @@ class HttpSyncer:
         """Where there is no road for bodies: a proxy that does not let it through, say."""
         data = None
         if body is not None:
-            headers = headers | {"Content-Length": str(body.nbytes)}
+            headers = headers | {"Content-Length": str(body.nbytes), CHECKSUM_HEADER: f"{checksum(body):08x}"}
             data = _chunks(body, sent)
         async with self._http.request(method, URL(url, encoded=True), headers=headers, data=data) as reply:
             yield _HttpReply(reply)

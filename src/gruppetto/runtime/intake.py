@@ -20,7 +20,7 @@ from gruppetto.numerics.fragments import FragmentSpec
 from gruppetto.numerics.inspection import ChunkInspector, Inspection
 from gruppetto.runtime.wire import checksum, octets
 
-__all__ = ["Body", "Intake", "Upload"]
+__all__ = ["Body", "Intake", "Upload", "check_whole"]
 
 INSPECT_BYTES = 1 << 18
 """What has arrived is looked at in strides of this size, which stays in the cache."""
@@ -49,7 +49,12 @@ class Upload:
     """
 
     def __init__(
-        self, spec: FragmentSpec, codec: Codec, crc: int, buffer: NDArray[np.uint8], give_back: Callable[[], None]
+        self,
+        spec: FragmentSpec,
+        codec: Codec,
+        crc: int | None,
+        buffer: NDArray[np.uint8],
+        give_back: Callable[[], None],
     ) -> None:
         assert len(buffer) == codec.payload_bytes(spec.numel)
         self.buffer, self._codec, self._give_back = buffer, codec, give_back
@@ -90,12 +95,13 @@ class Upload:
         self.room()[: len(data)] = data
         self.wrote(len(data))
 
+    def expect(self, crc: int) -> None:
+        """The checksum that the whole is to have, where it came behind the body."""
+        self._expected_crc = crc
+
     def finish(self) -> Body:
         """The body, if it is whole. Raises :class:`ProtocolError` if it is cut short or damaged."""
-        if self.missing_bytes:
-            raise ProtocolError(f"the body ends {self.missing_bytes} bytes too early")
-        if self._crc != self._expected_crc:
-            raise ProtocolError(f"the body has checksum {self._crc:08x} instead of {self._expected_crc:08x}")
+        check_whole(self.missing_bytes, self._crc, self._expected_crc)
         self._inspect_up_to(self._arrived)
         self._over = True
         return Body(self.buffer.data, self._codec, self._inspector.finish(), self._give_back)
@@ -155,8 +161,9 @@ class Intake:
                 f"a {self.codec.name} body of fragment {spec.index} has {expected} bytes, {length} are announced"
             )
 
-    def open(self, spec: FragmentSpec, length: int, crc: int = 0) -> Upload:
-        """Begin an upload of ``length`` bytes, while there is room. Raises :class:`ProtocolError` for a wrong size."""
+    def open(self, spec: FragmentSpec, length: int, crc: int | None = 0) -> Upload:
+        """Begin an upload of ``length`` bytes, while there is room; its checksum, if it is known. Raises
+        :class:`ProtocolError` for a wrong size."""
         self.check(spec, length)
         assert self.has_room()
         if self._free:
@@ -170,6 +177,15 @@ class Intake:
             self.on_room()
 
         return Upload(spec, self.codec, crc, buffer[:length], give_back)
+
+
+def check_whole(missing_bytes: int, crc: int, expected: int | None) -> None:
+    """Raises :class:`ProtocolError` for a body that is cut short, damaged, or of which nobody said what it is to be."""
+    if missing_bytes:
+        raise ProtocolError(f"the body ends {missing_bytes} bytes too early")
+    if crc != expected:
+        instead = "and nobody said which" if expected is None else f"instead of {expected:08x}"
+        raise ProtocolError(f"the body has checksum {crc:08x} {instead}")
 
 
 def _nobody_waits() -> None:

@@ -26,7 +26,7 @@ class _Parked:
 
 
 class Parking:
-    """By whatever names an upload: who sends it, for what, its length and its checksum."""
+    """By whatever names an upload: who sends it, for what, its length, and its checksum if that is known."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s

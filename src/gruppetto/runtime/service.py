@@ -347,9 +347,12 @@ class SyncerService:
         return "dropped"
 
     def open_contribution(
-        self, answer: Answer, codec: str, length: int, crc: int, runs: Runs | None = None
+        self, answer: Answer, codec: str, length: int, crc: int | None, runs: Runs | None = None
     ) -> Upload | PieceUpload:
-        """Take a buffer for a contribution of ``length`` bytes, or for a piece. Only while there is room for it."""
+        """Take a buffer for a contribution of ``length`` bytes, or for a piece. Only while there is room for it.
+
+        ``crc``: None if its checksum comes behind it.
+        """
         self.room_for(answer, codec, length, runs)
         engine = self.engine_for(answer.fragment)
         spec = engine.parameters.spec(answer.fragment)
@@ -393,7 +396,7 @@ class SyncerService:
         incarnation: Incarnation,
         fragment: Fragment,
         length: int,
-        crc: int,
+        crc: int | None,
         runs: Runs | None = None,
     ) -> Upload | PieceUpload:
         """Take a buffer for initial weights, from the learner that was asked for them."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.deal import ONE, Shard
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.fragments import FRAGMENTERS
@@ -123,12 +123,6 @@ class SyncerSetting:
                 f"shard {self.shard} {'is given' if first else 'does not know'} the address of the first shard",
                 where="syncer.directory",
                 fix="leave it out: this is the first" if first else "give --directory URL",
-            )
-        if self.shard.of > 1 and self.downlink not in CASTS:
-            raise SettingError(
-                f"is {self.downlink!r}, which several syncers of one run do not send",
-                where="syncer.downlink",
-                fix=f"use one of {', '.join(sorted(CASTS))}",
             )
         if self.directory:
             SyncerAddress.parse_all(self.directory)

@@ -50,6 +50,8 @@ __all__ = ["LAYOUTS", "Identity", "Store", "StoreInUse", "Values", "cannot_write
 
 _log = logging.getLogger("gruppetto.store")
 
+PAST_CACHE_BYTES = 4 << 20
+"""A commit of so much is written past the page cache: for less it is not worth a thread."""
 Values = Mapping[Place, tuple[Float32, OuterState]]
 """Values that have been read and checked already."""
 
@@ -85,6 +87,8 @@ class Store(StoreOpening):
         self._reserve, self._apart, self._snapshots_kept = reserve, apart, snapshots_kept
         self._known: Values = known or {}
         self._values: dict[Fragment, tuple[Float32, OuterState]] = {}
+        self._unneeded: set[str] = set()
+        """Files that the commits before the newest needed."""
         try:
             self._check_that_it_is_ours()
             self._commits.mkdir(parents=True, exist_ok=True)
@@ -211,9 +215,15 @@ class Store(StoreOpening):
     # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(
-        self, state: SyncerState, fragments: Mapping[Fragment, tuple[Float32, OuterState]], layout: Layout
+        self,
+        state: SyncerState,
+        fragments: Mapping[Fragment, tuple[Float32, OuterState]],
+        layout: Layout,
+        *,
+        sweeps: bool = True,
     ) -> None:
-        """Make ``state`` and these fragments durable, all or nothing. Those not given stay as they are.
+        """Make ``state`` and these fragments durable, all or nothing. Those not given stay as they are. ``sweeps``:
+        remove what nothing needs any more; else :meth:`sweep` has to, when there is time.
 
         Raises OSError, and then the commit before is still the one that counts; :class:`SteppedDown` when another life
         has the authority.
@@ -223,6 +233,14 @@ class Store(StoreOpening):
         if self.state is None:
             write_layout(self.path, layout)
         self._write(replace(self._commit, number=self._commit.number + 1, state=state), fragments)
+        if sweeps:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Remove those of our own files that nothing needs any more. What cannot be removed is tried again at the next
+        start."""
+        unneeded, self._unneeded = self._unneeded, set()
+        self._sweep(unneeded)
 
     def copy_to(self, place: Path, state: SyncerState, epoch: Epoch) -> None:
         """Make ``place`` a state directory of the newest commit, with ``state`` in place of its own, which has to name
@@ -282,7 +300,9 @@ class Store(StoreOpening):
         draft = replace(draft, snapshots=kept)
         written: list[Commit] = []
         path = self._commits / draft.name.file
-        write_durably(path, pieces_of(draft, values, written), look=self.check_authority)
+        size_bytes = sum(array.nbytes for theta, rest in values.values() for array in (theta, *rest))
+        past_cache = size_bytes >= PAST_CACHE_BYTES
+        write_durably(path, pieces_of(draft, values, written), look=self.check_authority, past_cache=past_cache)
         force_directory(self._commits)
         (commit,) = written
         self._before, self._commit = self._commit, commit
@@ -290,7 +310,7 @@ class Store(StoreOpening):
             self._snapshots = (commit, *snapshots)[: len(kept)]
         with suppress(OSError):  # it is done; a lease that cannot be renewed is found out by the next beat
             self._seat.beat(commit=commit.number, until=commit.name.until)
-        self._sweep(old)
+        self._unneeded |= old
 
     def _needed(self) -> Iterator[str]:
         """The files that are kept, and why: the newest two commits and the snapshots, and what they name."""
