@@ -40,14 +40,14 @@ class AnswersWithoutWork(LearnerCore):
     """Copies of what it has just received are offered as contributions."""
 
     def _take_snapshots(self) -> None:
-        idle = [fragment for fragment in self.fragments if fragment.steps == 0]
+        idle = [fragment for fragment in self.fragments if fragment.from_steps == self.steps]
         for fragment in idle:
-            fragment.steps = 1
+            fragment.from_steps -= 1
         super()._take_snapshots()
         for fragment in idle:
-            fragment.steps = 0
+            fragment.from_steps += 1
         for p, mark in self._marks.items():
-            if self.fragments[p].steps == 0:
+            if self.c_steps(p) == 0:
                 self._marks[p] = replace(mark, steps=0)
 
 
@@ -90,9 +90,9 @@ class NeverResetsItsCounters(LearnerCore):
 
     def _apply_arrived(self, fragment: Fragment) -> Any:
         state = self.fragments[fragment]
-        steps, tokens = state.steps, state.tokens
+        steps, tokens = self.c_steps(fragment), self.c_tokens(fragment)
         applied = super()._apply_arrived(fragment)
-        state.steps, state.tokens = state.steps + steps, state.tokens + tokens
+        state.from_steps, state.from_tokens = state.from_steps - steps, state.from_tokens - tokens
         return applied
 
 

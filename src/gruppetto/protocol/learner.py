@@ -59,10 +59,11 @@ class FragmentState:
 
     version: Version = NEVER
     """The version of its base."""
-    steps: int = 0
-    """c_steps: inner steps since the fragment was last received."""
-    tokens: int = 0
-    """c_tokens."""
+    from_steps: int = 0
+    """The learner's total of steps from which on they count for this fragment: when it was last received. So c_steps,
+    the steps since, grow by themselves."""
+    from_tokens: int = 0
+    """The same of c_tokens."""
 
 
 @dataclass(slots=True)
@@ -194,6 +195,14 @@ class LearnerCore:
         """There is something to do at the next boundary; whoever is not training may make one at once."""
         return self.has_arrived or self._marker is not None or self._wants_snapshots
 
+    def c_steps(self, fragment: Fragment) -> int:
+        """Inner steps since the fragment was last received."""
+        return self.steps - self.fragments[fragment].from_steps
+
+    def c_tokens(self, fragment: Fragment) -> int:
+        """Tokens since the fragment was last received."""
+        return self.tokens - self.fragments[fragment].from_tokens
+
     @property
     def run_ahead(self) -> int:
         """How many steps it is past the newest round it has observed."""
@@ -203,7 +212,7 @@ class LearnerCore:
     def work(self) -> int:
         """Fragment-tokens since each fragment was last received, but for contributions that are on their way."""
         away = {p: mark.tokens for p, (round, mark) in self._sent.items() if round > self.newest_round}
-        return sum(f.tokens - away.get(Fragment(p), 0) for p, f in enumerate(self.fragments))
+        return sum(self.c_tokens(p) - away.get(p, 0) for p in map(Fragment, range(len(self.fragments))))
 
     def knows_newer(self, said: Welcome | Refusal) -> bool:
         """A later life of the syncer has spoken to this learner: whoever says this has lost his authority."""
@@ -229,7 +238,7 @@ class LearnerCore:
             run_id=self.run_id,
             clock=self.clock,
             newest_round=self.newest_round,
-            fragments=tuple((f.version, f.steps, f.tokens) for f in self.fragments),
+            fragments=tuple((f.version, self.steps - f.from_steps, self.tokens - f.from_tokens) for f in self.fragments),
             steps=self.steps,
             tokens=self.tokens,
             cursor=self.cursor,
@@ -260,7 +269,10 @@ class LearnerCore:
             return
         self._continues, self.incarnation, self.slot = state.session, state.incarnation, state.slot
         self.steps, self.tokens = state.steps, state.tokens
-        self.fragments = [FragmentState(version=v, steps=steps, tokens=tokens) for v, steps, tokens in state.fragments]
+        self.fragments = [
+            FragmentState(version=v, from_steps=state.steps - steps, from_tokens=state.tokens - tokens)
+            for v, steps, tokens in state.fragments
+        ]
         self._resumed = self._has_rests = True
 
     # ── from the syncer ──────────────────────────────────────────────────────────────────────────────────────────
@@ -289,7 +301,7 @@ class LearnerCore:
                 self._out.append(DropRests())
             self._of_another_life = {Fragment(p) for p, f in enumerate(self.fragments) if f.version != NEVER}
             for p, fragment in enumerate(self.fragments):
-                fragment.steps = fragment.tokens = 0
+                fragment.from_steps = fragment.from_tokens = 0
                 if fragment.version != NEVER:
                     self._arrived.setdefault(Fragment(p), fragment.version)
         self.linked = True
@@ -429,10 +441,6 @@ class LearnerCore:
         if self._started_at is not None:
             self.step_s, self._started_at = now - self._started_at, None
             self._usual_step_s = ema(self._usual_step_s, self.step_s, STEP_EMA)
-        tokens = event.tokens
-        for fragment in self.fragments:
-            fragment.steps += 1
-            fragment.tokens += tokens
         self._at_boundary()
 
     def _on_boundary(self, now: float, event: Boundary) -> None:
@@ -518,8 +526,10 @@ class LearnerCore:
             self._of_another_life.discard(fragment)
         kept_steps, kept_tokens = 0, 0
         if mode is ApplyMode.CARRY and mark is not None:
-            kept_steps, kept_tokens = state.steps - mark.steps, state.tokens - mark.tokens
-        state.version, state.steps, state.tokens = version, kept_steps, kept_tokens
+            kept_steps = self.c_steps(fragment) - mark.steps
+            kept_tokens = self.c_tokens(fragment) - mark.tokens
+        state.version = version
+        state.from_steps, state.from_tokens = self.steps - kept_steps, self.tokens - kept_tokens
         self._marks.pop(fragment, None)
         self._out.append(Apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
         return Applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
@@ -542,10 +552,11 @@ class LearnerCore:
         if self.leaving:
             likely = tuple(map(Fragment, range(len(fragments))))
         # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
-        useful = tuple([p for p in likely if fragments[p].steps > 0 and fragments[p].version != NEVER])
+        steps, tokens = self.steps, self.tokens
+        useful = tuple([p for p in likely if fragments[p].from_steps < steps and fragments[p].version != NEVER])
         for p in useful:
             state = fragments[p]
-            marks[p] = _Mark(state.version, state.steps, state.tokens, self.tokens, self.cursor)
+            marks[p] = _Mark(state.version, steps - state.from_steps, tokens - state.from_tokens, tokens, self.cursor)
         if useful:
             self._out.append(TakeSnapshot(fragments=useful))
 
@@ -622,7 +633,7 @@ class LearnerCore:
     def _bases_held(self) -> tuple[Applied, ...]:
         """All that it has applied, said again: the syncer's part of the cut is older than the learner's."""
         return tuple(
-            Applied(fragment=Fragment(p), version=f.version, at_tokens=self.tokens - f.tokens)
+            Applied(fragment=Fragment(p), version=f.version, at_tokens=f.from_tokens)
             for p, f in enumerate(self.fragments)
         )
 
