@@ -85,16 +85,13 @@ class Hearing(Gate):
             self._send(member.learner, member.session, end)
 
     def _on_progress(self, now: float, news: Progress) -> None:
-        if news.epoch != self.epoch:
-            self._speaker(now, news.learner, news.incarnation)
-            return
         member = self._speaker(now, news.learner, news.incarnation)
+        if news.epoch != self.epoch:
+            return
         if member is None:
             self._let_in_again(now, news)
             return
-        member.clock = max(member.clock, news.clock)
-        member.steps = max(member.steps, news.steps)
-        member.took_step(news.step_s, self.setting.ema_factor)
+        member.made_step(news.clock, news.steps, news.step_s, self.setting.ema_factor)
         for applied in news.applied:
             if 0 <= applied.fragment < self.setting.num_fragments:
                 self.ledger.applied(news.learner, applied)
@@ -292,7 +289,7 @@ class Hearing(Gate):
     def _ask_again_if_short(self, member: Member) -> None:
         """A refused contribution may be made good while the round is short of answers."""
         opened = self._open
-        if self.phase is not Phase.GRACE or opened is None or not member.is_live():
+        if opened is None or not opened.rejected or self.phase is not Phase.GRACE or not member.is_live():
             return
         again = tuple(p for p in opened.due if (member.learner, p) in opened.rejected)
         if again and opened.answers() < self._quorum(len(self.members.live())):

@@ -104,7 +104,12 @@ class Member:
         if now > self.last_heard:
             self.last_heard = now
 
-    def took_step(self, step_s: float, factor: float) -> None:
+    def made_step(self, clock: int, steps: int, step_s: float, factor: float) -> None:
+        """Neither its clock nor its steps go back."""
+        if clock > self.clock:
+            self.clock = clock
+        if steps > self.steps:
+            self.steps = steps
         if step_s > 0:
             self.step_s = ema(self.step_s, step_s, factor)
 

@@ -287,20 +287,33 @@ class Rounds(Standing):
             grace_on=self.setting.grace,
         )
 
-    def _stays_open(self, now: float, event: SyncerEvent) -> bool:
-        """A look at the open round would find what the last one has found, and ask to be woken at the same time.
+    def _changes_nothing(self, now: float, event: SyncerEvent) -> bool:
+        """A look at the round would find what the last one has found, as after most events.
 
-        Its time is not over, and ``event`` is of a kind that ends a round only by being the last word of the one that
-        was seen to come: nobody has become live or gone by it, no answer was taken back, nobody has moved on.
+        ``wake_at`` stays too; it may then come sooner than it need, which costs a spurious Tick.
         """
+        if self._mark is not None or not self._alarms.silent:
+            return False
+        return self._stays_short(now, event) if self.phase is QUORUM else self._stays_open(now, event)
+
+    def _stays_short(self, now: float, event: SyncerEvent) -> bool:
+        """The quorum waits still: one that was live before has told of a step, and is not at the round yet."""
+        opened = self._open
+        if type(event) is not Progress or opened is None:
+            return False
+        member = self.members.get(event.learner)
+        return member is not None and member.was_live(now) and member.clock < opened.round
+
+    def _stays_open(self, now: float, event: SyncerEvent) -> bool:
+        """The grace window goes on: its time is not over, and ``event`` is of a kind that ends a round only by being the
+        last word of the one that was seen to come: nobody has become live or gone by it, no answer was taken back,
+        nobody has moved on."""
         until, kind, opened = self._goes_on_until, type(event), self._open
         if until is None or now >= until or self.wake_at != until or opened is None:
             return False
-        if self._mark is not None or not self._alarms.silent:
-            return False
         if kind is Folded:
             return True
-        if isinstance(event, Progress):
+        if type(event) is Progress:
             member = self.members.get(event.learner)
             if member is None or not member.was_live(now) or member.clock > opened.round:
                 return False
