@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gruppetto.protocol.made_often import made_often
 from gruppetto.protocol.messages import (
     Announcement,
     Answer,
@@ -79,7 +78,6 @@ class AlarmKind(StrEnum):
 # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     """Hand a message to one learner's control connection. ``session`` names the process when it has no member yet."""
@@ -89,7 +87,6 @@ class Send:
     message: FromSyncer
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
     """Fold an admitted contribution into the running merge of its fragment. Cannot be taken back."""
@@ -227,7 +224,6 @@ class Seed:
     """Upload the initial weights, all fragments."""
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
     """Download this version of a global fragment. A newer one asked for later replaces it."""
@@ -236,7 +232,6 @@ class Pull:
     version: Version
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
     """Put an arrived global fragment into the model, now, and remember it as the base.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gruppetto.protocol.made_often import made_often
 from gruppetto.protocol.messages import (
     Announcement,
     Answer,
@@ -96,7 +95,6 @@ class Seeded:
     the first contributions are compared with it. Empty where nobody looked."""
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
     """Completes :class:`~gruppetto.protocol.actions.Fold`."""
@@ -175,7 +173,6 @@ class LinkDown:
     """The control connection to the syncer has closed. Training goes on."""
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
     """A pulled global fragment is in host memory, checked, ready to be applied."""
@@ -204,7 +201,6 @@ class StepStarted:
     """What came before, since it was said last, was no training (an evaluation): the time counts from now."""
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
     """An inner step is done; the parameters may be read and written until the next one starts."""

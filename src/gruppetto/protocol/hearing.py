@@ -31,6 +31,9 @@ from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Ro
 
 __all__ = ["Hearing"]
 
+LIVE, LEFT, GRACE = MemberPhase.LIVE, MemberPhase.LEFT, Phase.GRACE
+"""Looked at at every event."""
+
 
 class Hearing(Gate):
     """Handles every message of a learner. A message of a stranger, or of a past life, changes nothing."""
@@ -173,13 +176,13 @@ class Hearing(Gate):
     def _speaker(self, now: float, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """Whoever speaks lives. None if it is not the present life of a member."""
         member = self.members.current(learner, incarnation)
-        if member is not None:
-            member.heard(now)
+        if member is not None and now > member.last_heard:
+            member.last_heard = now
         return member
 
     def _maybe_live(self, now: float, member: Member) -> None:
         """A connected learner that holds the weights takes part from now on, also in the round that is open."""
-        if member.is_live() or not member.connected or not self.versions:
+        if member.phase is LIVE or not member.connected or not self.versions:
             return
         if not member.has_synchronised(self.setting.num_fragments):
             return
@@ -225,11 +228,13 @@ class Hearing(Gate):
     def judge(self, answer: Answer) -> RejectionReason | None:
         """Why ``answer`` may not be merged now; None if it may. Changes nothing: a shell may ask before it listens."""
         member = self.members.get(answer.learner)
-        known = member is not None and member.phase is not MemberPhase.LEFT and answer.learner in self.ledger.accounts
+        known = member is not None and member.phase is not LEFT and answer.learner in self.ledger.accounts
         in_range = 0 <= answer.fragment < len(self.versions)
         opened = self._open
-        taking = opened.round if opened is not None and self.phase is Phase.GRACE and opened.closing is None else None
-        due = opened.due if taking is not None and opened is not None else ()
+        taking: Round | None = None
+        due: tuple[Fragment, ...] = ()
+        if opened is not None and self.phase is GRACE and opened.closing is None:
+            taking, due = opened.round, opened.due
         if answer.parting and in_range:
             taking, due = self._round_of_merge(answer.fragment), (answer.fragment,)
         key = (answer.learner, answer.fragment)

@@ -23,6 +23,7 @@ from gruppetto.protocol.events import (
     Taken,
 )
 from gruppetto.protocol.grace import ema
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.messages import (
     Announcement,
     Answer,
@@ -51,6 +52,9 @@ __all__ = ["FragmentState", "LearnerCore", "LearnerState"]
 
 STEP_EMA = 0.1
 """Weight of the newest step in the mean step time with which the next boundary is predicted."""
+
+new_applied, new_answer, new_progress = maker(Applied), maker(Answer), maker(Progress)
+new_apply, new_pull, new_snapshot = maker(Apply), maker(Pull), maker(TakeSnapshot)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -234,13 +238,14 @@ class LearnerCore:
 
     def snapshot(self) -> LearnerState:
         """What a checkpoint must hold."""
+        steps, tokens = self.steps, self.tokens
         return LearnerState(
             run_id=self.run_id,
             clock=self.clock,
             newest_round=self.newest_round,
-            fragments=tuple((f.version, self.steps - f.from_steps, self.tokens - f.from_tokens) for f in self.fragments),
-            steps=self.steps,
-            tokens=self.tokens,
+            fragments=tuple((f.version, steps - f.from_steps, tokens - f.from_tokens) for f in self.fragments),
+            steps=steps,
+            tokens=tokens,
             cursor=self.cursor,
             session=self.session,
             incarnation=self.incarnation,
@@ -503,7 +508,7 @@ class LearnerCore:
         if not self._arrived:
             return ()
         due = self._due(round)
-        applied = tuple([self._apply_arrived(fragment) for fragment in due])
+        applied = tuple(map(self._apply_arrived, due))
         for fragment in due:
             del self._arrived[fragment]
         return applied
@@ -531,8 +536,8 @@ class LearnerCore:
         state.version = version
         state.from_steps, state.from_tokens = self.steps - kept_steps, self.tokens - kept_tokens
         self._marks.pop(fragment, None)
-        self._out.append(Apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
-        return Applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
+        self._out.append(new_apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
+        return new_applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
 
     def _take_snapshots(self) -> None:
         """Copy what can be asked for next: the fragments of W rounds, and those already owed.
@@ -552,13 +557,13 @@ class LearnerCore:
         if self.leaving:
             likely = tuple(map(Fragment, range(len(fragments))))
         # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
-        steps, tokens = self.steps, self.tokens
-        useful = tuple([p for p in likely if fragments[p].from_steps < steps and fragments[p].version != NEVER])
-        for p in useful:
+        steps, tokens, cursor = self.steps, self.tokens, self.cursor
+        for p in likely:
             state = fragments[p]
-            marks[p] = _Mark(state.version, steps - state.from_steps, tokens - state.from_tokens, tokens, self.cursor)
-        if useful:
-            self._out.append(TakeSnapshot(fragments=useful))
+            if state.from_steps < steps and state.version != NEVER:
+                marks[p] = _Mark(state.version, steps - state.from_steps, tokens - state.from_tokens, tokens, cursor)
+        if marks:
+            self._out.append(new_snapshot(fragments=tuple(marks)))
 
     def _part(self, *, again: bool) -> None:
         """Give the work of every fragment, each for the next round at which it is due, the soonest first.
@@ -597,13 +602,13 @@ class LearnerCore:
         )
         if version > have:
             self._wanted[fragment] = version
-            self._out.append(Pull(fragment=fragment, version=version))
+            self._out.append(new_pull(fragment=fragment, version=version))
 
     def _answer(self, round: Round, fragment: Fragment, *, parting: bool = False) -> None:
         mark = self._marks[fragment]
         self._sent[fragment] = (round, mark)
         self._out.append(
-            Answer(
+            new_answer(
                 learner=self.learner,
                 incarnation=self.incarnation,
                 epoch=self.epoch,
@@ -639,7 +644,7 @@ class LearnerCore:
 
     def _report(self, applied: tuple[Applied, ...]) -> None:
         self._out.append(
-            Progress(
+            new_progress(
                 learner=self.learner,
                 incarnation=self.incarnation,
                 epoch=self.epoch,

@@ -119,7 +119,7 @@ class Member:
 
 
 _last_heard = attrgetter("last_heard")
-LIVE, JOINING = MemberPhase.LIVE, MemberPhase.JOINING
+LIVE, JOINING, LEFT = MemberPhase.LIVE, MemberPhase.JOINING, MemberPhase.LEFT
 """Looked at for every member at every event."""
 
 
@@ -146,7 +146,7 @@ class Membership:
     def current(self, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """The member, if ``incarnation`` is its present life and it has not left."""
         member = self._members.get(learner)
-        if member is None or member.incarnation != incarnation or member.phase is MemberPhase.LEFT:
+        if member is None or member.incarnation != incarnation or member.phase is LEFT:
             return None
         return member
 

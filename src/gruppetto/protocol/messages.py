@@ -28,7 +28,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gruppetto.protocol.made_often import made_often
 from gruppetto.protocol.units import NO_EPOCH, UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = [
@@ -200,7 +199,6 @@ class Begin:
     round: Round
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """A learner has put a global fragment into its model."""
@@ -213,7 +211,6 @@ class Applied:
     """Tokens that stay counted for this fragment: those in flight under ``carry``, else 0."""
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Sent at every step boundary, coalesced when the link is slow. Totals count this incarnation."""
@@ -240,7 +237,6 @@ class Ask:
     fragments: tuple[Fragment, ...]
 
 
-@made_often
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A contribution Δ = base − θ of one fragment, with its counters. The bytes lie with the shell."""

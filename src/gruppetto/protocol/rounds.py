@@ -305,9 +305,11 @@ class Rounds(Standing):
         return member is not None and member.was_live(now) and member.clock < opened.round
 
     def _stays_open(self, now: float, event: SyncerEvent) -> bool:
-        """The grace window goes on: its time is not over, and ``event`` is of a kind that ends a round only by being the
-        last word of the one that was seen to come: nobody has become live or gone by it, no answer was taken back,
-        nobody has moved on."""
+        """The grace window goes on.
+
+        Its time is not over, and ``event`` is of a kind that ends a round only by being the last word of the one that
+        was seen to come: nobody has become live or gone by it, no answer was taken back, nobody has moved on.
+        """
         until, kind, opened = self._goes_on_until, type(event), self._open
         if until is None or now >= until or self.wake_at != until or opened is None:
             return False

@@ -20,6 +20,7 @@ from gruppetto.protocol.actions import (
     TakeOuterStep,
 )
 from gruppetto.protocol.events import Folded, OuterStepped, Persisted, Published, SyncerEvent, Tick
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
@@ -32,6 +33,9 @@ from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.schema import core_header
 
 __all__ = ["Fleet"]
+
+new_folded = maker(Folded)
+
 
 RUN_ID = "simulated"
 """Any name will do; a fixed one keeps traces of one seed alike."""
@@ -135,7 +139,7 @@ class Fleet:
         if isinstance(action, Send):
             self.riders[action.to].send(action.message)
         elif isinstance(action, Fold):
-            done = Folded(round=action.round, fragment=action.fragment, learner=action.learner)
+            done = new_folded(round=action.round, fragment=action.fragment, learner=action.learner)
             self._folds_until_s = max(self._folds_until_s, self.engine.now) + self.costs.fold_s
             self.engine.at(self._folds_until_s, partial(self._completed, self.lives, done))
         elif kind is TakeOuterStep:

@@ -25,6 +25,7 @@ from gruppetto.protocol.events import (
     SyncerEvent,
 )
 from gruppetto.protocol.learner import LearnerCore
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import LearnerId
 from gruppetto.sim.compute import Pace
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Rider", "RiderSpec"]
 
 STEP_STARTED, BOUNDARY, LINK_DOWN = StepStarted(), Boundary(), LinkDown()
+new_step_done, new_arrived = maker(StepDone), maker(Arrived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,7 @@ class Rider:
         self.settle()
         self.steps += stretch.steps
         self.fleet.trained(stretch.steps * stretch.chips)
-        self._feed(StepDone(tokens=stretch.steps * stretch.chips, cursor=self.core.cursor + stretch.steps))
+        self._feed(new_step_done(tokens=stretch.steps * stretch.chips, cursor=self.core.cursor + stretch.steps))
         self._start()
 
     def settle(self) -> None:
@@ -214,17 +216,18 @@ class Rider:
         self._engine.at(self._engine.now + self._latency_s, partial(self.hear, self._link_life, message))
 
     def _feed(self, event: LearnerEvent) -> None:
-        for action in self.core.step(self._engine.now, event):
-            if type(action) is not TakeSnapshot and type(action) is not Apply:  # there is nothing to copy
+        actions = self.core.step(self._engine.now, event)
+        if actions and self._reachable and self.fleet.syncer_is_up:
+            for action in actions:
                 self._perform(action)
 
     def _perform(self, action: LearnerAction) -> None:
         kind = type(action)
-        if not self._reachable or not self.fleet.syncer_is_up:
-            return
+        if kind is TakeSnapshot or kind is Apply:
+            return  # there is nothing to copy
         if kind is Pull:
             assert isinstance(action, Pull)
-            arrived = Arrived(fragment=action.fragment, version=action.version)
+            arrived = new_arrived(fragment=action.fragment, version=action.version)
             there_s = self._engine.now + (self._latency_s + self._download_s)
             self._engine.at(there_s, partial(self.hear, self._link_life, arrived))
         elif kind is Seed:
