@@ -46,24 +46,20 @@ class AnswersWithoutWork(LearnerCore):
         super()._take_snapshots()
         for fragment in idle:
             fragment.from_steps += 1
-        for p, mark in self._marks.items():
-            if self.c_steps(p) == 0:
-                self._marks[p] = replace(mark, steps=0)
 
 
 class KeepsOldSnapshots(LearnerCore):
     """A snapshot outlives the boundary, and the value it was taken against."""
 
     def _take_snapshots(self) -> None:
-        old = dict(self._marks)
+        old = set(self._snapshots)
         super()._take_snapshots()
-        self._marks = {**old, **self._marks}
+        self._snapshots |= old
 
     def _apply_arrived(self, fragment: Fragment) -> Any:
-        mark = self._marks.get(fragment)
+        at_hand = self._snapshots & {fragment}
         applied = super()._apply_arrived(fragment)
-        if mark is not None:
-            self._marks[fragment] = mark
+        self._snapshots |= at_hand
         return applied
 
 

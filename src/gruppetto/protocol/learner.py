@@ -71,13 +71,12 @@ class FragmentState:
 
 
 @dataclass(slots=True)
-class _Mark:
-    """The counters that belong to a snapshot. Nobody changes them; frozen, they would take thrice as long to make."""
+class _Moment:
+    """The totals at a boundary: with those from which on they count, they are the counters of every snapshot that was
+    taken there. Nobody changes them; frozen, they would take thrice as long to make."""
 
-    base_version: Version
     steps: int
     tokens: int
-    total_tokens: int
     cursor: int
 
 
@@ -122,8 +121,11 @@ class LearnerCore:
         self._started_at: float | None = None
         self._arrived: dict[Fragment, Version] = {}
         self._wanted: dict[Fragment, Version] = {}
-        self._marks: dict[Fragment, _Mark] = {}
-        self._sent: dict[Fragment, tuple[Round, _Mark]] = {}
+        self._snapshots: set[Fragment] = set()
+        """At hand, all of one boundary; a fragment that is applied has none until the next."""
+        self._taken_at = _Moment(0, 0, 0)
+        self._sent: dict[Fragment, tuple[Round, _Moment]] = {}
+        """For which round, and of which moment, it has answered since it received the fragment."""
         self._rests, self._has_rests = Rests(), False
         """Contributions whose rest may be kept; some was, or came with a checkpoint."""
         self._owed: dict[Fragment, Round] = {}
@@ -215,8 +217,8 @@ class LearnerCore:
     @property
     def work(self) -> int:
         """Fragment-tokens since each fragment was last received, but for contributions that are on their way."""
-        away = {p: mark.tokens for p, (round, mark) in self._sent.items() if round > self.newest_round}
-        return sum(self.c_tokens(p) - away.get(p, 0) for p in map(Fragment, range(len(self.fragments))))
+        away = {p: then.tokens for p, (round, then) in self._sent.items() if round > self.newest_round}
+        return sum(self.tokens - away.get(Fragment(p), f.from_tokens) for p, f in enumerate(self.fragments))
 
     def knows_newer(self, said: Welcome | Refusal) -> bool:
         """A later life of the syncer has spoken to this learner: whoever says this has lost his authority."""
@@ -298,7 +300,7 @@ class LearnerCore:
             self.slot, self.cursor = welcome.slot, welcome.cursor
             # What the model holds of the life before belongs to a closed account, and its batches may be somebody
             # else's by now: at the next boundary every base is applied again, or what is newer.
-            self._marks.clear()
+            self._snapshots.clear()
             self._sent.clear()
             self._rests.forget()
             if self._has_rests:
@@ -355,7 +357,7 @@ class LearnerCore:
         for fragment in ask.fragments:
             if not 0 <= fragment < len(self.fragments):
                 continue
-            if fragment in self._marks and not self._would_forget(fragment):
+            if fragment in self._snapshots and not self._would_forget(fragment):
                 self._answer(ask.round, fragment)
             else:
                 self._owed[fragment] = ask.round
@@ -469,7 +471,7 @@ class LearnerCore:
         for fragment in sorted(self._owed) if self._owed else ():
             if self.fragments[fragment].version >= self._owed[fragment]:
                 del self._owed[fragment]  # the round closed without us and its result is here
-            elif fragment in self._marks and not self._would_forget(fragment):
+            elif fragment in self._snapshots and not self._would_forget(fragment):
                 self._answer(self._owed.pop(fragment), fragment)
         if self.incarnation:
             self._report(applied)
@@ -522,20 +524,19 @@ class LearnerCore:
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
         version, state = self._arrived[fragment], self.fragments[fragment]
-        sent_round, mark = self._sent.pop(fragment, (Round(-1), None))
+        sent_round, then = self._sent.pop(fragment, (Round(-1), None))
         mode = self._apply
-        if state.version == NEVER or (mode is ApplyMode.CARRY and (mark is None or int(sent_round) != version)):
+        if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or int(sent_round) != version)):
             mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
         if fragment in self._of_another_life:
             mode = ApplyMode.OVERWRITE  # a new life begins at its bases, or at what is newer
             self._of_another_life.discard(fragment)
         kept_steps, kept_tokens = 0, 0
-        if mode is ApplyMode.CARRY and mark is not None:
-            kept_steps = self.c_steps(fragment) - mark.steps
-            kept_tokens = self.c_tokens(fragment) - mark.tokens
+        if mode is ApplyMode.CARRY and then is not None:
+            kept_steps, kept_tokens = self.steps - then.steps, self.tokens - then.tokens
         state.version = version
         state.from_steps, state.from_tokens = self.steps - kept_steps, self.tokens - kept_tokens
-        self._marks.pop(fragment, None)
+        self._snapshots.discard(fragment)
         self._out.append(new_apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
         return new_applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
 
@@ -546,8 +547,8 @@ class LearnerCore:
         own clock instead, a learner whose steps outpace the syncer would keep snapshots of rounds far in the future
         and have none of what it is asked for.
         """
-        marks, fragments = self._marks, self.fragments
-        marks.clear()
+        snapshots, fragments, steps = self._snapshots, self.fragments, self.steps
+        snapshots.clear()
         if self._schedule is None:
             return
         first = Round(max(self._last_asked, self.newest_round) + 1)
@@ -557,13 +558,11 @@ class LearnerCore:
         if self.leaving:
             likely = tuple(map(Fragment, range(len(fragments))))
         # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
-        steps, tokens, cursor = self.steps, self.tokens, self.cursor
-        for p in likely:
-            state = fragments[p]
-            if state.from_steps < steps and state.version != NEVER:
-                marks[p] = _Mark(state.version, steps - state.from_steps, tokens - state.from_tokens, tokens, cursor)
-        if marks:
-            self._out.append(new_snapshot(fragments=tuple(marks)))
+        useful = tuple([p for p in likely if fragments[p].from_steps < steps and fragments[p].version != NEVER])
+        if useful:
+            snapshots.update(useful)
+            self._taken_at = _Moment(steps, self.tokens, self.cursor)
+            self._out.append(new_snapshot(fragments=useful))
 
     def _part(self, *, again: bool) -> None:
         """Give the work of every fragment, each for the next round at which it is due, the soonest first.
@@ -576,7 +575,7 @@ class LearnerCore:
         gone = self._wanted.keys() | self._arrived.keys()
         if not again:
             gone |= {p for p, (round, _) in self._sent.items() if round > self.newest_round}
-        rounds = ((self._schedule.next_due(p, self.newest_round), p) for p in self._marks.keys() - gone)
+        rounds = ((self._schedule.next_due(p, self.newest_round), p) for p in self._snapshots - gone)
         for round, fragment in sorted(rounds):
             if self.rounds is None or round <= self.rounds:
                 self._answer(round, fragment, parting=True)
@@ -605,8 +604,8 @@ class LearnerCore:
             self._out.append(new_pull(fragment=fragment, version=version))
 
     def _answer(self, round: Round, fragment: Fragment, *, parting: bool = False) -> None:
-        mark = self._marks[fragment]
-        self._sent[fragment] = (round, mark)
+        state, then = self.fragments[fragment], self._taken_at
+        self._sent[fragment] = (round, then)
         self._out.append(
             new_answer(
                 learner=self.learner,
@@ -614,11 +613,11 @@ class LearnerCore:
                 epoch=self.epoch,
                 round=round,
                 fragment=fragment,
-                base_version=mark.base_version,
-                steps=mark.steps,
-                tokens=mark.tokens,
-                total_tokens=mark.total_tokens,
-                cursor=mark.cursor,
+                base_version=state.version,
+                steps=then.steps - state.from_steps,
+                tokens=then.tokens - state.from_tokens,
+                total_tokens=then.tokens,
+                cursor=then.cursor,
                 layout_hash=self.layout_hash,
                 parting=parting,
             )

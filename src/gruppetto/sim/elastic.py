@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gruppetto.errors import SettingError
+from gruppetto.protocol.maker import maker
 from gruppetto.sim.failures import Fault
 
 __all__ = ["ElasticCosts", "ElasticJob", "Stretch"]
@@ -35,7 +36,7 @@ class ElasticCosts:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """Steps that were made in one go: from ``began_s`` to ``done_s`` on ``chips`` chips.
 
@@ -48,6 +49,8 @@ class Stretch:
     chips: int
     dark_s: float | None = None
 
+
+new_stretch = maker(Stretch)
 
 class ElasticJob:
     """One job on the chips first_chip … first_chip + chips − 1, under a stream of faults that may hit it.
@@ -108,7 +111,7 @@ class ElasticJob:
         end_s = start_s + steps * step_s
         if start_s >= self._free_s and self.chips and self._is_quiet_until(end_s):
             self._done_s = end_s
-            return Stretch(start_s, end_s, steps, self.chips)
+            return new_stretch(began_s=start_s, done_s=end_s, steps=steps, chips=self.chips)
         began = start_s
         while True:
             began = self._ready_s(began)
@@ -121,7 +124,7 @@ class ElasticJob:
                 whole = min(fitting - 1, int((cut.at_s - began) / step_s))
             if whole > 0:
                 self._done_s = began + whole * step_s
-                return Stretch(began, self._done_s, whole, self.chips)
+                return new_stretch(began_s=began, done_s=self._done_s, steps=whole, chips=self.chips)
             assert cut is not None
             # The loss begins the pause; what has returned meanwhile is taken in with it.
             self._done_s = began = cut.at_s
@@ -203,7 +206,7 @@ class ElasticJob:
         back_s, _ = self._back[0]
         self._done_s = back_s
         again = self._ready_s(back_s)
-        return Stretch(again, again, 0, self.chips, dark_s)
+        return new_stretch(began_s=again, done_s=again, steps=0, chips=self.chips, dark_s=dark_s)
 
     def _that_hit(self, faults: Iterable[Fault]) -> Iterator[Fault]:
         end = self._first + self.all_chips
