@@ -50,8 +50,10 @@ class Gate(Standing):
 
     def _vote(self, answer: Answer) -> None:
         """Whatever becomes of it, what is offered counts for the yardstick of those to come."""
+        if not answer.norms:
+            return
         member = self.members.get(answer.learner)
-        if answer.norms and member is not None:
+        if member is not None:
             member.norm = math.hypot(*answer.norms)
             self.yardsticks.offered(
                 answer.learner, answer.round, answer.fragment, answer.norms, base_version=answer.base_version

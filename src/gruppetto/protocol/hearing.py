@@ -100,8 +100,10 @@ class Hearing(Gate):
                 self.ledger.applied(news.learner, applied)
                 member.versions[applied.fragment] = applied.version
         self.ledger.trained(news.learner, news.tokens)
-        self._maybe_live(now, member)
-        self._ask_again_if_short(member)
+        if member.phase is not LIVE:
+            self._maybe_live(now, member)
+        if self._open is not None and self._open.rejected:
+            self._ask_again_if_short(member)
 
     def _on_answer(self, now: float, answer: Answer) -> None:
         self._speaker(now, answer.learner, answer.incarnation)
@@ -294,7 +296,7 @@ class Hearing(Gate):
     def _ask_again_if_short(self, member: Member) -> None:
         """A refused contribution may be made good while the round is short of answers."""
         opened = self._open
-        if opened is None or not opened.rejected or self.phase is not Phase.GRACE or not member.is_live():
+        if opened is None or self.phase is not Phase.GRACE or not member.is_live():
             return
         again = tuple(p for p in opened.due if (member.learner, p) in opened.rejected)
         if again and opened.answers() < self._quorum(len(self.members.live())):

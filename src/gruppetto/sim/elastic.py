@@ -92,6 +92,8 @@ class ElasticJob:
         self._back: list[tuple[float, int]] = []
         self._free_s = 0.0
         self._done_s = 0.0
+        self._quiet_until_s = -math.inf
+        """Nothing is known that changes the job before, as at most steps."""
         for index, from_s in later:
             self.chips -= self._size(index)
             self._absent[index] = from_s
@@ -109,10 +111,14 @@ class ElasticJob:
         go, at the end of an earlier one: what is made of a day does not depend on ``steps``.
         """
         end_s = start_s + steps * step_s
-        if start_s >= self._free_s and self.chips and self._is_quiet_until(end_s):
+        if start_s >= self._free_s and end_s <= self._quiet_until_s:
             self._done_s = end_s
             return new_stretch(began_s=start_s, done_s=end_s, steps=steps, chips=self.chips)
-        began = start_s
+        made = self._train_through(start_s, step_s, steps)
+        self._quiet_until_s = self._next_change_s()
+        return made
+
+    def _train_through(self, began: float, step_s: float, steps: int) -> Stretch:
         while True:
             began = self._ready_s(began)
             if not self.chips:
@@ -131,10 +137,11 @@ class ElasticJob:
             self._next = next(self._faults, None)
             self._lose(cut, cut.at_s)
 
-    def _is_quiet_until(self, end_s: float) -> bool:
-        """Nothing is known that changes the job before: as at most steps."""
-        loss, back = self._next, self._back
-        return not self._noticed and (loss is None or loss.at_s >= end_s) and (not back or back[0][0] >= end_s)
+    def _next_change_s(self) -> float:
+        if self._noticed or not self.chips:
+            return -math.inf
+        loss_s = self._next.at_s if self._next is not None else math.inf
+        return min(loss_s, self._back[0][0]) if self._back else loss_s
 
     def _ready_s(self, now: float) -> float:
         """Take in what has changed up to the boundary at ``now``, and what changes during the pauses for it."""
