@@ -80,6 +80,9 @@ class _Moment:
     cursor: int
 
 
+NEVER_SENT: tuple[int, _Moment | None] = (-1, None)
+
+
 class LearnerCore:
     """Decides what a learner snapshots, answers, pulls and applies.
 
@@ -524,9 +527,9 @@ class LearnerCore:
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
         version, state = self._arrived[fragment], self.fragments[fragment]
-        sent_round, then = self._sent.pop(fragment, (Round(-1), None))
+        sent_round, then = self._sent.pop(fragment, NEVER_SENT)
         mode = self._apply
-        if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or int(sent_round) != version)):
+        if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or sent_round != version)):
             mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
         if fragment in self._of_another_life:
             mode = ApplyMode.OVERWRITE  # a new life begins at its bases, or at what is newer
@@ -551,8 +554,7 @@ class LearnerCore:
         snapshots.clear()
         if self._schedule is None:
             return
-        first = Round(max(self._last_asked, self.newest_round) + 1)
-        likely = self._schedule.due_within(first, self._window)
+        likely = self._schedule.due_within(max(self._last_asked, self.newest_round) + 1, self._window)
         if self._owed:
             likely = tuple(sorted({*likely, *self._owed}))
         if self.leaving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -130,7 +131,8 @@ class Membership:
         self._members: dict[LearnerId, Member] = {}
         self._num_slots = num_slots
         self._max_learners = max_learners
-        self._quiet_until: float | None = None
+        self.quiet_until = -math.inf
+        """Nobody's lease runs out before."""
         self._most_silent: Member | None = None
         self._heard_then = 0.0
 
@@ -213,18 +215,18 @@ class Membership:
 
     def expire(self, now: float, liveness_s: float) -> list[Member]:
         """Learners whose lease ran out just now."""
-        if self._quiet_until is not None and now < self._quiet_until:
+        if now < self.quiet_until:
             return []
         expired: list[Member] = []
         # Whoever is heard of later, or comes later, expires later than the first of those that are here now.
-        self._quiet_until = now + liveness_s
+        self.quiet_until = now + liveness_s
         for m in self:
             if m.phase is LIVE or m.phase is JOINING:
                 if now >= m.last_heard + liveness_s:
                     m.phase = MemberPhase.AWAY
                     expired.append(m)
                 else:
-                    self._quiet_until = min(self._quiet_until, m.last_heard + liveness_s)
+                    self.quiet_until = min(self.quiet_until, m.last_heard + liveness_s)
         return expired
 
     def next_expiry(self, liveness_s: float) -> float | None:

@@ -52,6 +52,7 @@ class Stretch:
 
 new_stretch = maker(Stretch)
 
+
 class ElasticJob:
     """One job on the chips first_chip … first_chip + chips − 1, under a stream of faults that may hit it.
 
