@@ -512,11 +512,7 @@ class LearnerCore:
         """Apply what has arrived, but for what is newer than ``round``."""
         if not self._arrived:
             return ()
-        due = self._due(round)
-        applied = tuple(map(self._apply_arrived, due))
-        for fragment in due:
-            del self._arrived[fragment]
-        return applied
+        return tuple(map(self._apply_arrived, self._due(round)))
 
     def _save(self, marker: Marker) -> None:
         """The cut goes through here: everything up to the marker's round is applied, nothing newer is."""
@@ -526,7 +522,7 @@ class LearnerCore:
             self._answer_the_marker(marker.mark, ok=False, text="it did not have all weights yet")
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
-        version, state = self._arrived[fragment], self.fragments[fragment]
+        version, state = self._arrived.pop(fragment), self.fragments[fragment]
         sent_round, then = self._sent.pop(fragment, NEVER_SENT)
         mode = self._apply
         if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or sent_round != version)):
