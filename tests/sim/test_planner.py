@@ -16,7 +16,7 @@ from gruppetto.sim.machine import MachineProfile
 from gruppetto.sim.paper import FITTED, GOODPUT
 from gruppetto.sim.planner import _first, changes, plan, ranked, simulate
 from gruppetto.sim.quality import codec_loss, compute_share, learners_loss, period_loss
-from gruppetto.sim.ways_out import ways_out
+from gruppetto.sim.ways_out import times, ways_out
 
 PAPER = Cluster(chips=1_200_000, parameters=5_000_000_000)
 FAST = MachineProfile(fold_elements_per_s=1e12, merge_elements_per_s=1e12, persist_bytes_per_s=1e13, latency_s=0.0001)
@@ -193,22 +193,25 @@ def test_what_cannot_be_done_is_said(changed: dict[str, float], says: str) -> No
         ({"gbit_s": 0.001, "step_s": 0.5}, [2], "gbit_s"),
         ({"sites": 4}, [2], None),
         ({"syncer_gib": 8.0, "gbit_s": 1e-4}, [2], "gbit_s"),
+        ({"machine": replace(FAST, persist_bytes_per_s=1e6)}, [2], "disk"),
+        ({"machine": replace(FAST, fold_elements_per_s=1e5, merge_elements_per_s=2e5)}, [2], "host"),
+        ({"machine": replace(FAST, fold_elements_per_s=1e5, persist_bytes_per_s=1e6)}, [2], "step_s"),
     ],
 )
 def test_what_would_make_it_possible_does_and_a_little_less_does_not(
     changed: dict[str, float], learners: list[int], field: str | None
 ) -> None:
-    cluster = replace(PAPER, machine=FAST, mtbi_s=math.inf, **changed)  # type: ignore[arg-type]
+    cluster = replace(PAPER, mtbi_s=math.inf, **{"machine": FAST, **changed})  # type: ignore[arg-type]
     found = list(ways_out(cluster, learners, _first))
     assert found
     for way in found:
         if way.learners is not None:
             assert not _first(cluster, [way.learners])[1]
             continue
-        enough = replace(cluster, **dict(way.least))  # type: ignore[arg-type]
-        assert not _first(enough, learners)[1]
-        for name, least in way.least:
-            assert _first(replace(enough, **{name: least / 1.2}), learners)[1], name  # type: ignore[arg-type]
+        factors = {name: least / getattr(cluster, name, 1.0) for name, least in way.least}
+        assert not _first(times(cluster, factors), learners)[1]
+        for name in factors:
+            assert _first(times(cluster, {**factors, name: factors[name] / 1.2}), learners)[1], name
     assert field is None or any(field in dict(way.least) for way in found)
 
 
@@ -224,10 +227,29 @@ def test_an_impossible_cluster_is_refused(changed: dict[str, float]) -> None:
         replace(PAPER, **changed)  # type: ignore[arg-type]
 
 
-def test_only_learners_of_one_rank_answer_in_blocks() -> None:
+def test_a_slow_disk_is_named_when_it_is_why() -> None:
+    slow = replace(FAST, persist_bytes_per_s=1e6)
+    with pytest.raises(SettingError, match=r"s to be written; use .*a disk for the syncer that is \d+ times as fast"):
+        plan(replace(PAPER, machine=slow), learners=[2])
+
+
+def test_steps_down_are_priced_as_what_they_send_and_keep() -> None:
+    alone = Cluster(chips=4, parameters=24_000_000, step_s=1.0, gbit_s=1.0, mtbi_s=math.inf)
+    of_ranks = replace(alone, chips=64)
+    whole, steps = (Choice(learners=4, num_fragments=24, downlink=name) for name in ("fp32", "delta"))
+    assert needs_of(alone, steps).download_bytes == pytest.approx(1_000_000 * 8.125 / 8, rel=0.001)
+    assert needs_of(of_ranks, steps).download_bytes == needs_of(of_ranks, whole).download_bytes == 4_000_000
+    kept = needs_of(alone, steps).syncer_gib - needs_of(alone, whole).syncer_gib
+    assert kept * 2**30 == pytest.approx(24_000_000 * (4 + 8.125 / 8), rel=0.001)
+    assert needs_of(alone, steps).persist_s == pytest.approx(1.5 * needs_of(alone, whole).persist_s)
+
+
+def test_only_learners_of_one_rank_answer_in_blocks_and_follow_steps() -> None:
     """Ranks share an answer out element by element."""
     found = {}
     for chips in (4, 64):
         cluster = Cluster(chips=chips, parameters=1_000_000_000, step_s=0.4, gbit_s=1.0, sites=4, mtbi_s=math.inf)
-        found[chips] = {priced.choice.uplink for priced in ranked(cluster, learners=[4])}
-    assert found == {4: {"fp32", "bf16", "int8", "int4"}, 64: {"fp32", "bf16"}}
+        order = [priced.choice for priced in ranked(cluster, learners=[4])]
+        found[chips] = ({choice.uplink for choice in order}, {choice.downlink for choice in order})
+    assert found[4] == ({"fp32", "bf16", "int8", "int4"}, {"fp32", "bf16", "delta", "delta-int4"})
+    assert found[64] == ({"fp32", "bf16"}, {"fp32", "bf16"})

@@ -167,5 +167,8 @@ class Follow:
         core.slot, core.cursor, core.steps, core.tokens = state.slot, state.cursor, state.steps, state.tokens
         core.linked, core.begun, core.finished = word.linked, word.begun, word.finished
         core.step_s = word.step_s
-        core.fragments = [FragmentState(version=v, steps=steps, tokens=tokens) for v, steps, tokens in state.fragments]
+        core.fragments = [
+            FragmentState(version=v, from_steps=state.steps - steps, from_tokens=state.tokens - tokens)
+            for v, steps, tokens in state.fragments
+        ]
         self._fragments = word.fragments

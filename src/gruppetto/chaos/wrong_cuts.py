@@ -53,7 +53,7 @@ class ResumesAsAnotherLife(LearnerCore):
 
     def _on_welcome(self, now: float, welcome: Welcome) -> None:
         kept = getattr(self, "_kept", False) and welcome.incarnation != self.incarnation
-        counters = [(f.steps, f.tokens) for f in self.fragments]
+        counters = [(f.from_steps, f.from_tokens) for f in self.fragments]
         before = (self.steps, self.tokens)
         super()._on_welcome(now, welcome)
         if kept:
@@ -61,7 +61,7 @@ class ResumesAsAnotherLife(LearnerCore):
             self._arrived.clear()
             self.steps, self.tokens = before
             for fragment, (steps, tokens) in zip(self.fragments, counters, strict=True):
-                fragment.steps, fragment.tokens = steps, tokens
+                fragment.from_steps, fragment.from_tokens = steps, tokens
 
 
 class ResumesWithoutItsCounters(LearnerCore):
@@ -70,7 +70,7 @@ class ResumesWithoutItsCounters(LearnerCore):
     def restore(self, state: LearnerState, *, same_life: bool = False) -> None:
         super().restore(state, same_life=same_life)
         for fragment in self.fragments:
-            fragment.steps = fragment.tokens = 0
+            fragment.from_steps, fragment.from_tokens = self.steps, self.tokens
 
 
 class RecordsInTheMiddle(SyncerCore):

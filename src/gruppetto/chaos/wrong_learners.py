@@ -40,30 +40,26 @@ class AnswersWithoutWork(LearnerCore):
     """Copies of what it has just received are offered as contributions."""
 
     def _take_snapshots(self) -> None:
-        idle = [fragment for fragment in self.fragments if fragment.steps == 0]
+        idle = [fragment for fragment in self.fragments if fragment.from_steps == self.steps]
         for fragment in idle:
-            fragment.steps = 1
+            fragment.from_steps -= 1
         super()._take_snapshots()
         for fragment in idle:
-            fragment.steps = 0
-        for p, mark in self._marks.items():
-            if self.fragments[p].steps == 0:
-                self._marks[p] = replace(mark, steps=0)
+            fragment.from_steps += 1
 
 
 class KeepsOldSnapshots(LearnerCore):
     """A snapshot outlives the boundary, and the value it was taken against."""
 
     def _take_snapshots(self) -> None:
-        old = dict(self._marks)
+        old = set(self._snapshots)
         super()._take_snapshots()
-        self._marks = {**old, **self._marks}
+        self._snapshots |= old
 
     def _apply_arrived(self, fragment: Fragment) -> Any:
-        mark = self._marks.get(fragment)
+        at_hand = self._snapshots & {fragment}
         applied = super()._apply_arrived(fragment)
-        if mark is not None:
-            self._marks[fragment] = mark
+        self._snapshots |= at_hand
         return applied
 
 
@@ -90,9 +86,9 @@ class NeverResetsItsCounters(LearnerCore):
 
     def _apply_arrived(self, fragment: Fragment) -> Any:
         state = self.fragments[fragment]
-        steps, tokens = state.steps, state.tokens
+        steps, tokens = self.c_steps(fragment), self.c_tokens(fragment)
         applied = super()._apply_arrived(fragment)
-        state.steps, state.tokens = state.steps + steps, state.tokens + tokens
+        state.from_steps, state.from_tokens = state.from_steps - steps, state.from_tokens - tokens
         return applied
 
 

@@ -40,8 +40,10 @@ __all__ = [
     "IgnoresEpochs",
     "IgnoresIncarnations",
     "MistakesTheDirection",
+    "OverlooksTheFirstAnswers",
     "OverlooksTheLastAnswer",
     "OverlooksTheLastFold",
+    "OverlooksTheQuorum",
     "PublishesBeforeItPersists",
     "RefusesAMajority",
     "RefusesTheQuorum",
@@ -428,3 +430,17 @@ class OverlooksTheLastAnswer(SyncerCore):
     def _stays_open(self, now: float, event: SyncerEvent) -> bool:
         waits = self._goes_on_until is not None and now < self._goes_on_until
         return waits if isinstance(event, Answer) else super()._stays_open(now, event)
+
+
+class OverlooksTheQuorum(SyncerCore):
+    """That a step changes nothing is said of the one that completes the quorum, too."""
+
+    def _stays_short(self, now: float, event: SyncerEvent) -> bool:
+        return isinstance(event, Progress) or super()._stays_short(now, event)
+
+
+class OverlooksTheFirstAnswers(SyncerCore):
+    """While a round is short of answers, none of them is thought to change that."""
+
+    def _stays_short(self, now: float, event: SyncerEvent) -> bool:
+        return isinstance(event, Answer) or super()._stays_short(now, event)

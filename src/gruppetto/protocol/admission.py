@@ -93,8 +93,8 @@ def judge(
             return RejectionReason.STALE_BASE
     if answer.steps == 0 or answer.tokens == 0:
         return RejectionReason.NO_WORK
-    counts = (answer.steps, answer.tokens, answer.total_tokens, answer.cursor)
-    if min(counts) < 0 or max(counts) > MAX_COUNT or answer.tokens > answer.total_tokens or not unmerged:
+    plausible = 0 < answer.steps <= MAX_COUNT and 0 < answer.tokens <= answer.total_tokens <= MAX_COUNT
+    if not (plausible and 0 <= answer.cursor <= MAX_COUNT and unmerged):
         return RejectionReason.IMPLAUSIBLE_COUNTS
     if not answer.finite:
         return RejectionReason.NOT_FINITE

@@ -32,22 +32,26 @@ class Alarms:
         self._supplied: dict[LearnerId, int] = {}
         """Tokens of each learner in the recent rounds together."""
         self._against: frozenset[LearnerId] = frozenset()
+        self.silent = True
+        """No shortage is raised or about to be: at most events there is nothing to take back."""
 
     def quorum_short(self, now: float, round: Round, *, live: int, quorum: int) -> None:
         if live >= quorum and self.silent:
             return
-        self._set(
+        self._falls_short(
+            now,
             AlarmKind.QUORUM_SHORT,
-            self._lasts(now, AlarmKind.QUORUM_SHORT, live < quorum),
+            live < quorum,
             lambda: f"round {round} waits: {live} of the {quorum} learners it needs are live.",
         )
 
     def answers_short(self, now: float, round: Round, *, answers: int, quorum: int, stuck: bool) -> None:
         if not stuck and self.silent:
             return
-        self._set(
+        self._falls_short(
+            now,
             AlarmKind.ANSWERS_SHORT,
-            self._lasts(now, AlarmKind.ANSWERS_SHORT, stuck),
+            stuck,
             lambda: (
                 f"round {round} waits: {answers} of the {quorum} contributions it needs were admitted and nobody "
                 "else is about to answer."
@@ -146,10 +150,9 @@ class Alarms:
             ),
         )
 
-    @property
-    def silent(self) -> bool:
-        """No shortage is raised or about to be: at most events there is nothing to take back."""
-        return not self._since and self._raised.isdisjoint(SHORTAGES)
+    def _falls_short(self, now: float, kind: AlarmKind, on: bool, facts: Callable[[], str]) -> None:
+        self._set(kind, self._lasts(now, kind, on), facts)
+        self.silent = not self._since and self._raised.isdisjoint(SHORTAGES)
 
     def _lasts(self, now: float, kind: AlarmKind, on: bool) -> bool:
         """The cause has been there for longer than patience."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from gruppetto.protocol.actions import Fold
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.messages import Answer, Ask, ClipCause, Clipping
 from gruppetto.protocol.norms import excess
 from gruppetto.protocol.standing import Standing
@@ -25,6 +26,8 @@ Caps = tuple[tuple[int, float], ...]
 
 LARGEST_FACTOR = 1e9
 """A learner is told at most so many times; beyond, nobody cares how far."""
+
+new_fold = maker(Fold)
 
 
 class Gate(Standing):
@@ -47,8 +50,10 @@ class Gate(Standing):
 
     def _vote(self, answer: Answer) -> None:
         """Whatever becomes of it, what is offered counts for the yardstick of those to come."""
+        if not answer.norms:
+            return
         member = self.members.get(answer.learner)
-        if answer.norms and member is not None:
+        if member is not None:
             member.norm = math.hypot(*answer.norms)
             self.yardsticks.offered(
                 answer.learner, answer.round, answer.fragment, answer.norms, base_version=answer.base_version
@@ -107,7 +112,7 @@ class Gate(Standing):
         self.cursors[member.slot] = max(self.cursors.get(member.slot, 0), answer.cursor)
         weight = self._weight(answer)
         self._out.append(
-            Fold(round=answer.round, fragment=answer.fragment, learner=answer.learner, weight=weight, caps=caps)
+            new_fold(round=answer.round, fragment=answer.fragment, learner=answer.learner, weight=weight, caps=caps)
         )
         if caps:
             self._clipped(answer, ClipCause.NORM, max(answer.norms[p] / norm for p, norm in caps))
@@ -115,14 +120,14 @@ class Gate(Standing):
     def _weight(self, answer: Answer) -> float:
         """w, but no more than a few times that of the others; alone there is nobody to be dominated."""
         weight = contribution_weight(tokens=answer.tokens, steps=answer.steps)
-        usual, cap = self.weights.medians, self.setting.weight_cap
+        usual, cap = self.weights.median(0), self.setting.weight_cap
         self.weights.cast(answer.learner, answer.round, (weight,))
-        if cap is None or not usual or weight <= cap * usual[0]:
+        if cap is None or weight <= cap * usual:
             return weight
-        most = cap * usual[0] * self._periods(answer)
+        most = cap * usual * self._periods(answer)
         if not 0 < most < weight or not self.members.several_live():
             return weight
-        self._clipped(answer, ClipCause.WEIGHT, weight / usual[0])
+        self._clipped(answer, ClipCause.WEIGHT, weight / usual)
         return most
 
     def _clipped(self, answer: Answer, cause: ClipCause, factor: float) -> None:

@@ -33,6 +33,9 @@ from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Ro
 
 __all__ = ["Hearing"]
 
+LIVE, LEFT, GRACE = MemberPhase.LIVE, MemberPhase.LEFT, Phase.GRACE
+"""Looked at at every event."""
+
 
 class Hearing(Gate):
     """Handles every message of a learner. A message of a stranger, or of a past life, changes nothing."""
@@ -87,23 +90,22 @@ class Hearing(Gate):
             self._send(member.learner, member.session, end)
 
     def _on_progress(self, now: float, news: Progress) -> None:
-        if news.epoch != self.epoch:
-            self._speaker(now, news.learner, news.incarnation)
-            return
         member = self._speaker(now, news.learner, news.incarnation)
+        if news.epoch != self.epoch:
+            return
         if member is None:
             self._let_in_again(now, news)
             return
-        member.clock = max(member.clock, news.clock)
-        member.steps = max(member.steps, news.steps)
-        member.took_step(news.step_s, self.setting.ema_factor)
+        member.made_step(news.clock, news.steps, news.step_s, self.setting.ema_factor)
         for applied in news.applied:
             if 0 <= applied.fragment < self.setting.num_fragments:
                 self.ledger.applied(news.learner, applied)
                 member.versions[applied.fragment] = applied.version
         self.ledger.trained(news.learner, news.tokens)
-        self._maybe_live(now, member)
-        self._ask_again_if_short(member)
+        if member.phase is not LIVE:
+            self._maybe_live(now, member)
+        if self._open is not None and self._open.rejected:
+            self._ask_again_if_short(member)
 
     def _on_answer(self, now: float, answer: Answer) -> None:
         self._speaker(now, answer.learner, answer.incarnation)
@@ -179,13 +181,13 @@ class Hearing(Gate):
     def _speaker(self, now: float, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """Whoever speaks lives. None if it is not the present life of a member."""
         member = self.members.current(learner, incarnation)
-        if member is not None:
-            member.heard(now)
+        if member is not None and now > member.last_heard:
+            member.last_heard = now
         return member
 
     def _maybe_live(self, now: float, member: Member) -> None:
         """A connected learner that holds the weights takes part from now on, also in the round that is open."""
-        if member.is_live() or not member.connected or not self.versions:
+        if member.phase is LIVE or not member.connected or not self.versions:
             return
         if not member.has_synchronised(self.setting.num_fragments):
             return
@@ -231,11 +233,13 @@ class Hearing(Gate):
     def judge(self, answer: Answer) -> RejectionReason | None:
         """Why ``answer`` may not be merged now; None if it may. Changes nothing: a shell may ask before it listens."""
         member = self.members.get(answer.learner)
-        known = member is not None and member.phase is not MemberPhase.LEFT and answer.learner in self.ledger.accounts
+        known = member is not None and member.phase is not LEFT and answer.learner in self.ledger.accounts
         in_range = 0 <= answer.fragment < len(self.versions)
         opened = self._open
-        taking = opened.round if opened is not None and self.phase is Phase.GRACE and opened.closing is None else None
-        due = opened.due if taking is not None and opened is not None else ()
+        taking: Round | None = None
+        due: tuple[Fragment, ...] = ()
+        if opened is not None and self.phase is GRACE and opened.closing is None:
+            taking, due = opened.round, opened.due
         if answer.parting and in_range:
             taking, due = self._round_of_merge(answer.fragment), (answer.fragment,)
         key = (answer.learner, answer.fragment)
@@ -295,7 +299,7 @@ class Hearing(Gate):
     def _ask_again_if_short(self, member: Member) -> None:
         """A refused contribution may be made good while the round is short of answers."""
         opened = self._open
-        if self.phase is not Phase.GRACE or opened is None or not member.is_live():
+        if opened is None or self.phase is not Phase.GRACE or not member.is_live():
             return
         again = tuple(p for p in opened.due if (member.learner, p) in opened.rejected)
         if again and opened.answers() < self._quorum(len(self.members.live())):

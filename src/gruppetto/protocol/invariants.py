@@ -37,6 +37,7 @@ INVARIANTS = {
     "no-commit-below-quorum": "a round with fragments due never closes with fewer participants than its quorum",
     "riders-come-first": "no round closes on what came ahead of it alone while a live learner has still to answer, or "
     "none lives",
+    "asks-when-it-may": "a round asks in the step in which its quorum is at hand",
     "closes-when-it-may": "a round with a quorum of answers closes in the step in which nobody is to come any more, or "
     "the fleet has moved on; and it goes on to its merge in the step in which the last contribution is folded",
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
@@ -191,16 +192,19 @@ class Observer:
 
     def _judge_open(self, core: SyncerCore) -> None:
         """Whatever the core looked at in this step, or found that it need not look at."""
-        opened = core.open_round
-        if opened is None or core.phase is not Phase.GRACE:
+        opened, live = core.open_round, core.members.live()
+        degrade = core.setting.when_short == "degrade"
+        quorum = effective_quorum(min_quorum=core.setting.min_quorum, live=len(live), degrade=degrade)
+        if opened is None or core.phase not in (Phase.QUORUM, Phase.GRACE):
+            return
+        if core.phase is Phase.QUORUM:
+            if sum(m.clock >= opened.round for m in live) >= quorum:
+                raise BrokenInvariantError("asks-when-it-may", f"round {opened.round} has not asked")
             return
         if opened.closing is not None:
             if not opened.folding:
                 raise BrokenInvariantError("closes-when-it-may", f"round {opened.round} has all it waits for")
             return
-        live = core.members.live()
-        degrade = core.setting.when_short == "degrade"
-        quorum = effective_quorum(min_quorum=core.setting.min_quorum, live=len(live), degrade=degrade)
         over = not core.setting.grace or not opened.waited_for(live) or opened.moved_on(live) >= quorum
         if opened.answers_that_count(live) >= quorum and over:
             raise BrokenInvariantError("closes-when-it-may", f"round {opened.round} is still open")

@@ -23,6 +23,7 @@ from gruppetto.protocol.events import (
     Taken,
 )
 from gruppetto.protocol.grace import ema
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.messages import (
     Announcement,
     Answer,
@@ -52,6 +53,9 @@ __all__ = ["FragmentState", "LearnerCore", "LearnerState"]
 STEP_EMA = 0.1
 """Weight of the newest step in the mean step time with which the next boundary is predicted."""
 
+new_applied, new_answer, new_progress = maker(Applied), maker(Answer), maker(Progress)
+new_apply, new_pull, new_snapshot = maker(Apply), maker(Pull), maker(TakeSnapshot)
+
 
 @dataclass(slots=True, kw_only=True)
 class FragmentState:
@@ -59,21 +63,24 @@ class FragmentState:
 
     version: Version = NEVER
     """The version of its base."""
-    steps: int = 0
-    """c_steps: inner steps since the fragment was last received."""
-    tokens: int = 0
-    """c_tokens."""
+    from_steps: int = 0
+    """The learner's total of steps from which on they count for this fragment: when it was last received. So c_steps,
+    the steps since, grow by themselves."""
+    from_tokens: int = 0
+    """The same of c_tokens."""
 
 
 @dataclass(slots=True)
-class _Mark:
-    """The counters that belong to a snapshot. Nobody changes them; frozen, they would take thrice as long to make."""
+class _Moment:
+    """The totals at a boundary: with those from which on they count, they are the counters of every snapshot that was
+    taken there. Nobody changes them; frozen, they would take thrice as long to make."""
 
-    base_version: Version
     steps: int
     tokens: int
-    total_tokens: int
     cursor: int
+
+
+NEVER_SENT: tuple[int, _Moment | None] = (-1, None)
 
 
 class LearnerCore:
@@ -117,8 +124,11 @@ class LearnerCore:
         self._started_at: float | None = None
         self._arrived: dict[Fragment, Version] = {}
         self._wanted: dict[Fragment, Version] = {}
-        self._marks: dict[Fragment, _Mark] = {}
-        self._sent: dict[Fragment, tuple[Round, _Mark]] = {}
+        self._snapshots: set[Fragment] = set()
+        """At hand, all of one boundary; a fragment that is applied has none until the next."""
+        self._taken_at = _Moment(0, 0, 0)
+        self._sent: dict[Fragment, tuple[Round, _Moment]] = {}
+        """For which round, and of which moment, it has answered since it received the fragment."""
         self._rests, self._has_rests = Rests(), False
         """Contributions whose rest may be kept; some was, or came with a checkpoint."""
         self._owed: dict[Fragment, Round] = {}
@@ -194,6 +204,14 @@ class LearnerCore:
         """There is something to do at the next boundary; whoever is not training may make one at once."""
         return self.has_arrived or self._marker is not None or self._wants_snapshots
 
+    def c_steps(self, fragment: Fragment) -> int:
+        """Inner steps since the fragment was last received."""
+        return self.steps - self.fragments[fragment].from_steps
+
+    def c_tokens(self, fragment: Fragment) -> int:
+        """Tokens since the fragment was last received."""
+        return self.tokens - self.fragments[fragment].from_tokens
+
     @property
     def run_ahead(self) -> int:
         """How many steps it is past the newest round it has observed."""
@@ -202,8 +220,8 @@ class LearnerCore:
     @property
     def work(self) -> int:
         """Fragment-tokens since each fragment was last received, but for contributions that are on their way."""
-        away = {p: mark.tokens for p, (round, mark) in self._sent.items() if round > self.newest_round}
-        return sum(f.tokens - away.get(Fragment(p), 0) for p, f in enumerate(self.fragments))
+        away = {p: then.tokens for p, (round, then) in self._sent.items() if round > self.newest_round}
+        return sum(self.tokens - away.get(Fragment(p), f.from_tokens) for p, f in enumerate(self.fragments))
 
     def knows_newer(self, said: Welcome | Refusal) -> bool:
         """A later life of the syncer has spoken to this learner: whoever says this has lost his authority."""
@@ -225,13 +243,14 @@ class LearnerCore:
 
     def snapshot(self) -> LearnerState:
         """What a checkpoint must hold."""
+        steps, tokens = self.steps, self.tokens
         return LearnerState(
             run_id=self.run_id,
             clock=self.clock,
             newest_round=self.newest_round,
-            fragments=tuple((f.version, f.steps, f.tokens) for f in self.fragments),
-            steps=self.steps,
-            tokens=self.tokens,
+            fragments=tuple((f.version, steps - f.from_steps, tokens - f.from_tokens) for f in self.fragments),
+            steps=steps,
+            tokens=tokens,
             cursor=self.cursor,
             session=self.session,
             incarnation=self.incarnation,
@@ -260,7 +279,10 @@ class LearnerCore:
             return
         self._continues, self.incarnation, self.slot = state.session, state.incarnation, state.slot
         self.steps, self.tokens = state.steps, state.tokens
-        self.fragments = [FragmentState(version=v, steps=steps, tokens=tokens) for v, steps, tokens in state.fragments]
+        self.fragments = [
+            FragmentState(version=v, from_steps=state.steps - steps, from_tokens=state.tokens - tokens)
+            for v, steps, tokens in state.fragments
+        ]
         self._resumed = self._has_rests = True
 
     # ── from the syncer ──────────────────────────────────────────────────────────────────────────────────────────
@@ -281,7 +303,7 @@ class LearnerCore:
             self.slot, self.cursor = welcome.slot, welcome.cursor
             # What the model holds of the life before belongs to a closed account, and its batches may be somebody
             # else's by now: at the next boundary every base is applied again, or what is newer.
-            self._marks.clear()
+            self._snapshots.clear()
             self._sent.clear()
             self._rests.forget()
             if self._has_rests:
@@ -289,7 +311,7 @@ class LearnerCore:
                 self._out.append(DropRests())
             self._of_another_life = {Fragment(p) for p, f in enumerate(self.fragments) if f.version != NEVER}
             for p, fragment in enumerate(self.fragments):
-                fragment.steps = fragment.tokens = 0
+                fragment.from_steps = fragment.from_tokens = 0
                 if fragment.version != NEVER:
                     self._arrived.setdefault(Fragment(p), fragment.version)
         self.linked = True
@@ -338,7 +360,7 @@ class LearnerCore:
         for fragment in ask.fragments:
             if not 0 <= fragment < len(self.fragments):
                 continue
-            if fragment in self._marks and not self._would_forget(fragment):
+            if fragment in self._snapshots and not self._would_forget(fragment):
                 self._answer(ask.round, fragment)
             else:
                 self._owed[fragment] = ask.round
@@ -429,10 +451,6 @@ class LearnerCore:
         if self._started_at is not None:
             self.step_s, self._started_at = now - self._started_at, None
             self._usual_step_s = ema(self._usual_step_s, self.step_s, STEP_EMA)
-        tokens = event.tokens
-        for fragment in self.fragments:
-            fragment.steps += 1
-            fragment.tokens += tokens
         self._at_boundary()
 
     def _on_boundary(self, now: float, event: Boundary) -> None:
@@ -456,7 +474,7 @@ class LearnerCore:
         for fragment in sorted(self._owed) if self._owed else ():
             if self.fragments[fragment].version >= self._owed[fragment]:
                 del self._owed[fragment]  # the round closed without us and its result is here
-            elif fragment in self._marks and not self._would_forget(fragment):
+            elif fragment in self._snapshots and not self._would_forget(fragment):
                 self._answer(self._owed.pop(fragment), fragment)
         if self.incarnation:
             self._report(applied)
@@ -494,11 +512,7 @@ class LearnerCore:
         """Apply what has arrived, but for what is newer than ``round``."""
         if not self._arrived:
             return ()
-        due = self._due(round)
-        applied = tuple([self._apply_arrived(fragment) for fragment in due])
-        for fragment in due:
-            del self._arrived[fragment]
-        return applied
+        return tuple(map(self._apply_arrived, self._due(round)))
 
     def _save(self, marker: Marker) -> None:
         """The cut goes through here: everything up to the marker's round is applied, nothing newer is."""
@@ -508,21 +522,22 @@ class LearnerCore:
             self._answer_the_marker(marker.mark, ok=False, text="it did not have all weights yet")
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
-        version, state = self._arrived[fragment], self.fragments[fragment]
-        sent_round, mark = self._sent.pop(fragment, (Round(-1), None))
+        version, state = self._arrived.pop(fragment), self.fragments[fragment]
+        sent_round, then = self._sent.pop(fragment, NEVER_SENT)
         mode = self._apply
-        if state.version == NEVER or (mode is ApplyMode.CARRY and (mark is None or int(sent_round) != version)):
+        if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or sent_round != version)):
             mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
         if fragment in self._of_another_life:
             mode = ApplyMode.OVERWRITE  # a new life begins at its bases, or at what is newer
             self._of_another_life.discard(fragment)
         kept_steps, kept_tokens = 0, 0
-        if mode is ApplyMode.CARRY and mark is not None:
-            kept_steps, kept_tokens = state.steps - mark.steps, state.tokens - mark.tokens
-        state.version, state.steps, state.tokens = version, kept_steps, kept_tokens
-        self._marks.pop(fragment, None)
-        self._out.append(Apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
-        return Applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
+        if mode is ApplyMode.CARRY and then is not None:
+            kept_steps, kept_tokens = self.steps - then.steps, self.tokens - then.tokens
+        state.version = version
+        state.from_steps, state.from_tokens = self.steps - kept_steps, self.tokens - kept_tokens
+        self._snapshots.discard(fragment)
+        self._out.append(new_apply(fragment=fragment, version=version, mode=mode, blend_alpha=self._alpha))
+        return new_applied(fragment=fragment, version=version, at_tokens=self.tokens, kept_tokens=kept_tokens)
 
     def _take_snapshots(self) -> None:
         """Copy what can be asked for next: the fragments of W rounds, and those already owed.
@@ -531,23 +546,21 @@ class LearnerCore:
         own clock instead, a learner whose steps outpace the syncer would keep snapshots of rounds far in the future
         and have none of what it is asked for.
         """
-        marks, fragments = self._marks, self.fragments
-        marks.clear()
+        snapshots, fragments, steps = self._snapshots, self.fragments, self.steps
+        snapshots.clear()
         if self._schedule is None:
             return
-        first = Round(max(self._last_asked, self.newest_round) + 1)
-        likely = self._schedule.due_within(first, self._window)
+        likely = self._schedule.due_within(max(self._last_asked, self.newest_round) + 1, self._window)
         if self._owed:
             likely = tuple(sorted({*likely, *self._owed}))
         if self.leaving:
             likely = tuple(map(Fragment, range(len(fragments))))
         # A snapshot without a base, or without a step since, carries no work: answering it would be refused.
-        useful = tuple([p for p in likely if fragments[p].steps > 0 and fragments[p].version != NEVER])
-        for p in useful:
-            state = fragments[p]
-            marks[p] = _Mark(state.version, state.steps, state.tokens, self.tokens, self.cursor)
+        useful = tuple([p for p in likely if fragments[p].from_steps < steps and fragments[p].version != NEVER])
         if useful:
-            self._out.append(TakeSnapshot(fragments=useful))
+            snapshots.update(useful)
+            self._taken_at = _Moment(steps, self.tokens, self.cursor)
+            self._out.append(new_snapshot(fragments=useful))
 
     def _part(self, *, again: bool) -> None:
         """Give the work of every fragment, each for the next round at which it is due, the soonest first.
@@ -560,7 +573,7 @@ class LearnerCore:
         gone = self._wanted.keys() | self._arrived.keys()
         if not again:
             gone |= {p for p, (round, _) in self._sent.items() if round > self.newest_round}
-        rounds = ((self._schedule.next_due(p, self.newest_round), p) for p in self._marks.keys() - gone)
+        rounds = ((self._schedule.next_due(p, self.newest_round), p) for p in self._snapshots - gone)
         for round, fragment in sorted(rounds):
             if self.rounds is None or round <= self.rounds:
                 self._answer(round, fragment, parting=True)
@@ -586,23 +599,23 @@ class LearnerCore:
         )
         if version > have:
             self._wanted[fragment] = version
-            self._out.append(Pull(fragment=fragment, version=version))
+            self._out.append(new_pull(fragment=fragment, version=version))
 
     def _answer(self, round: Round, fragment: Fragment, *, parting: bool = False) -> None:
-        mark = self._marks[fragment]
-        self._sent[fragment] = (round, mark)
+        state, then = self.fragments[fragment], self._taken_at
+        self._sent[fragment] = (round, then)
         self._out.append(
-            Answer(
+            new_answer(
                 learner=self.learner,
                 incarnation=self.incarnation,
                 epoch=self.epoch,
                 round=round,
                 fragment=fragment,
-                base_version=mark.base_version,
-                steps=mark.steps,
-                tokens=mark.tokens,
-                total_tokens=mark.total_tokens,
-                cursor=mark.cursor,
+                base_version=state.version,
+                steps=then.steps - state.from_steps,
+                tokens=then.tokens - state.from_tokens,
+                total_tokens=then.tokens,
+                cursor=then.cursor,
                 layout_hash=self.layout_hash,
                 parting=parting,
             )
@@ -622,13 +635,13 @@ class LearnerCore:
     def _bases_held(self) -> tuple[Applied, ...]:
         """All that it has applied, said again: the syncer's part of the cut is older than the learner's."""
         return tuple(
-            Applied(fragment=Fragment(p), version=f.version, at_tokens=self.tokens - f.tokens)
+            Applied(fragment=Fragment(p), version=f.version, at_tokens=f.from_tokens)
             for p, f in enumerate(self.fragments)
         )
 
     def _report(self, applied: tuple[Applied, ...]) -> None:
         self._out.append(
-            Progress(
+            new_progress(
                 learner=self.learner,
                 incarnation=self.incarnation,
                 epoch=self.epoch,

@@ -43,6 +43,13 @@ class Account:
     def __post_init__(self) -> None:
         self.doubt = self.doubt or [NEVER] * len(self.marks)
 
+    def copy(self) -> Account:
+        """One that later bookings do not touch. There is one of every account in every commit."""
+        twin = object.__new__(Account)
+        twin.tokens = self.tokens
+        twin.marks, twin.merged, twin.doubt = self.marks.copy(), self.merged.copy(), self.doubt.copy()
+        return twin
+
     def open(self, fragment: Fragment) -> int:
         return max(0, self.tokens - self.marks[fragment] - self.merged[fragment])
 
@@ -123,8 +130,9 @@ class Ledger:
     def is_open(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> bool:
         """The last ``tokens`` of the first ``total_tokens`` are open still, all of them: none is merged twice."""
         account = self.accounts[learner]
-        untouched = total_tokens - tokens >= account.marks[fragment] + account.merged[fragment]
-        return untouched and self._has_room_for(total_tokens - account.tokens)
+        if total_tokens - tokens < account.marks[fragment] + account.merged[fragment]:
+            return False
+        return total_tokens <= account.tokens or self._has_room_for(total_tokens - account.tokens)
 
     def merged(self, learner: LearnerId, fragment: Fragment, tokens: int, total_tokens: int) -> None:
         """The last ``tokens`` of the first ``total_tokens``, open so far, are folded into the global fragment."""
@@ -255,10 +263,7 @@ class Ledger:
             consumed=self.consumed,
             merged_in=list(self.merged_in),
             totals=Totals(merged=self.totals.merged, discarded=self.totals.discarded, lost=self.totals.lost),
-            accounts={
-                name: Account(tokens=a.tokens, marks=list(a.marks), merged=list(a.merged), doubt=list(a.doubt))
-                for name, a in self.accounts.items()
-            },
+            accounts={name: account.copy() for name, account in self.accounts.items()},
             promised_by={name: list(waiting) for name, waiting in self.promised_by.items()},
             discarded_by=dict(self.discarded_by),
             lost_by=dict(self.lost_by),

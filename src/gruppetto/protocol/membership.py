@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -104,7 +105,12 @@ class Member:
         if now > self.last_heard:
             self.last_heard = now
 
-    def took_step(self, step_s: float, factor: float) -> None:
+    def made_step(self, clock: int, steps: int, step_s: float, factor: float) -> None:
+        """Neither its clock nor its steps go back."""
+        if clock > self.clock:
+            self.clock = clock
+        if steps > self.steps:
+            self.steps = steps
         if step_s > 0:
             self.step_s = ema(self.step_s, step_s, factor)
 
@@ -114,7 +120,7 @@ class Member:
 
 
 _last_heard = attrgetter("last_heard")
-LIVE, JOINING = MemberPhase.LIVE, MemberPhase.JOINING
+LIVE, JOINING, LEFT = MemberPhase.LIVE, MemberPhase.JOINING, MemberPhase.LEFT
 """Looked at for every member at every event."""
 
 
@@ -125,7 +131,8 @@ class Membership:
         self._members: dict[LearnerId, Member] = {}
         self._num_slots = num_slots
         self._max_learners = max_learners
-        self._quiet_until: float | None = None
+        self.quiet_until = -math.inf
+        """Nobody's lease runs out before."""
         self._most_silent: Member | None = None
         self._heard_then = 0.0
 
@@ -141,7 +148,7 @@ class Membership:
     def current(self, learner: LearnerId, incarnation: Incarnation) -> Member | None:
         """The member, if ``incarnation`` is its present life and it has not left."""
         member = self._members.get(learner)
-        if member is None or member.incarnation != incarnation or member.phase is MemberPhase.LEFT:
+        if member is None or member.incarnation != incarnation or member.phase is LEFT:
             return None
         return member
 
@@ -208,18 +215,18 @@ class Membership:
 
     def expire(self, now: float, liveness_s: float) -> list[Member]:
         """Learners whose lease ran out just now."""
-        if self._quiet_until is not None and now < self._quiet_until:
+        if now < self.quiet_until:
             return []
         expired: list[Member] = []
         # Whoever is heard of later, or comes later, expires later than the first of those that are here now.
-        self._quiet_until = now + liveness_s
+        self.quiet_until = now + liveness_s
         for m in self:
             if m.phase is LIVE or m.phase is JOINING:
                 if now >= m.last_heard + liveness_s:
                     m.phase = MemberPhase.AWAY
                     expired.append(m)
                 else:
-                    self._quiet_until = min(self._quiet_until, m.last_heard + liveness_s)
+                    self.quiet_until = min(self.quiet_until, m.last_heard + liveness_s)
         return expired
 
     def next_expiry(self, liveness_s: float) -> float | None:

@@ -74,9 +74,9 @@ class Ballot:
         if replaced is not None:
             self._strike(replaced)
         self._votes[key] = values
-        for value, ordered in zip(values, self._sorted, strict=True):
+        for piece, value in enumerate(values):
             if value > 0:
-                insort(ordered, value)
+                insort(self._sorted[piece], value)
         newest, before = self._recent
         if round > newest:
             self._recent = (round, newest)
@@ -90,20 +90,23 @@ class Ballot:
             self._strike(self._votes.pop(oldest))
 
     def _strike(self, values: tuple[float, ...]) -> None:
-        for value, ordered in zip(values, self._sorted, strict=True):
+        for piece, value in enumerate(values):
             if value > 0:
+                ordered = self._sorted[piece]
                 del ordered[bisect_left(ordered, value)]
+
+    def median(self, piece: int) -> float:
+        """The yardstick of one value; 0 while nothing is known."""
+        votes = self._sorted[piece] if self._sorted else ()
+        if len(votes) >= MIN_VOTES:
+            return votes[(len(votes) - 1) // 2]
+        return self._before[piece] if self._before else 0.0
 
     @property
     def medians(self) -> tuple[float, ...]:
         """One yardstick a value; empty while nothing is known."""
         if self._medians is None:
-            self._medians = tuple(
-                [
-                    votes[(len(votes) - 1) // 2] if len(votes) >= MIN_VOTES else before
-                    for votes, before in zip(self._sorted, self._before, strict=True)
-                ]
-            )
+            self._medians = tuple(map(self.median, range(len(self._before))))
         return self._medians
 
 
@@ -149,7 +152,7 @@ class Yardsticks:
     @property
     def share(self) -> float:
         """How much of a fragment's values a contribution lately changed, norm by norm."""
-        return self._share.medians[0]
+        return self._share.median(0)
 
     @property
     def value_norms(self) -> tuple[tuple[float, ...], ...]:

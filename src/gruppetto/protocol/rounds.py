@@ -62,7 +62,7 @@ class Rounds(Standing):
             self._open.folding.discard((event.learner, event.fragment))
         else:
             self._early.folded(event.learner, event.fragment)
-        member = self.members.get(event.learner)
+        member = self.members.get(event.learner) if event.cosine is not None else None
         if event.cosine is not None and member is not None:
             member.cosine = event.cosine
             member.heading.saw(event.cosine)
@@ -229,7 +229,7 @@ class Rounds(Standing):
         if opened.closing is None:
             verdict = self._closing_verdict(now, opened, live)
             if verdict is GOES_ON:
-                self._goes_on_until = opened.asked_at + opened.grace_s
+                self._goes_on_until = opened.asked_at + opened.grace_s if opened.enough else None
                 self._waiting_for = lambda: f"round {opened.round}: {self._judged(now, opened, live).why}"
                 return
             self.waiting_for = f"round {opened.round}: {verdict.why}"
@@ -269,8 +269,10 @@ class Rounds(Standing):
         self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
         stuck = answers < quorum <= len(live) and not to_come
         self._alarms.answers_short(now, opened.round, answers=answers, quorum=quorum, stuck=stuck)
+        if not opened.enough:
+            return GOES_ON  # as the verdict will say, should somebody ask for its words
         early = now < opened.asked_at + opened.grace_s
-        if opened.enough and to_come and early and self.setting.grace and opened.moved_on(live) < quorum:
+        if to_come and early and self.setting.grace and opened.moved_on(live) < quorum:
             return GOES_ON
         return self._judged(now, opened, live)
 
@@ -287,8 +289,28 @@ class Rounds(Standing):
             grace_on=self.setting.grace,
         )
 
+    def _changes_nothing(self, now: float, event: SyncerEvent) -> bool:
+        """A look at the round would find what the last one has found, as after most events.
+
+        ``wake_at`` stays too; it may then come sooner than it need, which costs a spurious Tick.
+        """
+        if self._mark is not None or not self._alarms.silent:
+            return False
+        if self.phase is QUORUM or (self.phase is GRACE and self._open is not None and not self._open.enough):
+            return self._stays_short(now, event)
+        return self._stays_open(now, event)
+
+    def _stays_short(self, now: float, event: SyncerEvent) -> bool:
+        """The quorum waits still: one that was live before has told of a step, and either is not at the round yet, or
+        was asked already and has not answered by it."""
+        opened = self._open
+        if type(event) is not Progress or opened is None or opened.rejected:
+            return False
+        member = self.members.get(event.learner)
+        return member is not None and member.was_live(now) and (member.clock < opened.round or self.phase is GRACE)
+
     def _stays_open(self, now: float, event: SyncerEvent) -> bool:
-        """A look at the open round would find what the last one has found, and ask to be woken at the same time.
+        """The grace window goes on.
 
         Its time is not over, and ``event`` is of a kind that ends a round only by being the last word of the one that
         was seen to come: nobody has become live or gone by it, no answer was taken back, nobody has moved on.
@@ -296,11 +318,9 @@ class Rounds(Standing):
         until, kind, opened = self._goes_on_until, type(event), self._open
         if until is None or now >= until or self.wake_at != until or opened is None:
             return False
-        if self._mark is not None or not self._alarms.silent:
-            return False
         if kind is Folded:
             return True
-        if isinstance(event, Progress):
+        if type(event) is Progress:
             member = self.members.get(event.learner)
             if member is None or not member.was_live(now) or member.clock > opened.round:
                 return False

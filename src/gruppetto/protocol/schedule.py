@@ -62,7 +62,7 @@ class Schedule:
         """
         return Round(after + 1 + (self.offset(fragment) - after - 1) % self.sync_period)
 
-    def due_within(self, first: Round, num_rounds: int) -> tuple[Fragment, ...]:
+    def due_within(self, first: int, num_rounds: int) -> tuple[Fragment, ...]:
         """The fragments due at any of ``num_rounds`` rounds from ``first`` on, ascending."""
         return _due_within(self.num_fragments, self.sync_period, self.offsets, first % self.sync_period, num_rounds)
 

@@ -11,6 +11,7 @@ from gruppetto.protocol.actions import MemberChanged, Persist, Send, SyncerActio
 from gruppetto.protocol.alarms import Alarms
 from gruppetto.protocol.grace import MeasuredTimes
 from gruppetto.protocol.ledger import Ledger
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.membership import Member, Membership
 from gruppetto.protocol.messages import Announcement, Ask, Begin, Clipping, Marker, Refusal, Rejection, Welcome
 from gruppetto.protocol.norms import Ballot, Yardsticks
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gruppetto.protocol.marking import OpenMark
 
 __all__ = ["Standing"]
+
+new_send = maker(Send)
 
 
 class Standing:
@@ -114,7 +117,7 @@ class Standing:
             yardsticks=self.yardsticks.voted(self.setting.num_fragments),
             value_norms=self.yardsticks.value_norms,
             usual_share=self.yardsticks.share,
-            usual_weight=self.weights.medians[0] if self.weights.medians else 0.0,
+            usual_weight=self.weights.median(0),
             reserve=0 if self._is_last(self.round) or self._last_commit else self.setting.reserve,
             went_back=self.went_back,
         )
@@ -208,7 +211,7 @@ class Standing:
         session: str,
         message: Welcome | Refusal | Begin | Ask | Rejection | Clipping | Announcement | Marker,
     ) -> None:
-        self._out.append(Send(to=to, session=session, message=message))
+        self._out.append(new_send(to=to, session=session, message=message))
 
     def _note_member(self, member: Member, why: str) -> None:
         self._out.append(MemberChanged(learner=member.learner, state=member.phase.value, why=why))

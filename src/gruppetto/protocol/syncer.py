@@ -47,11 +47,11 @@ class SyncerCore(Hearing, Rounds, Marking, Stopping):
         """Take in one event; return the actions it leads to, in order."""
         self._out = []
         getattr(self, _HANDLERS[type(event)])(now, event)
-        expired = self.members.expire(now, self.setting.liveness_s)
+        expired = self.members.expire(now, self.setting.liveness_s) if now >= self.members.quiet_until else ()
         for member in expired:
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
             self._choose_another_seeder(member)
-        if not expired and self._stays_open(now, event):
+        if not expired and self._changes_nothing(now, event):
             return self._out  # nearly every answer, and every fold, finds the round as the one before has left it
         self._mind_the_mark(now, event)
         self._stop_if_ready()

@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.codec import CODECS, Codec
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.quality import codec_loss, compute_share, flight_loss, learners_loss, period_loss
 
@@ -98,7 +99,7 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
     if m == 1:
         return _judged(_of_one_job(cluster), cluster, choice)
     elements = -(-cluster.parameters // choice.num_fragments)
-    up, down = _bytes(choice.uplink, elements), _bytes(choice.downlink, elements)
+    up, down = _bytes(CODECS[choice.uplink], elements), _bytes(_codec_down(cluster, choice), elements)
     at_a_site = -(-m // (cluster.sites or m))
     width = cluster.gbit_s / at_a_site * GBIT
     if cluster.syncer_gbit_s is not None:
@@ -107,6 +108,8 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
     costs = machine.costs(fragment_elements=elements)
     syncer_s = m * costs.fold_s + costs.merge_s
     persist_s = costs.persist_s
+    if _rests(choice):
+        persist_s += _rests(choice) * elements / machine.hosts / machine.persist_bytes_per_s
     if choice.durability == "interval":
         # The bytes are the same, and every fragment is written once in H rounds; the forced writes are fewer.
         persist_s -= machine.persist_s * (1 - 1 / choice.num_fragments)
@@ -135,9 +138,9 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
         gbit_s=at_a_site * max(up / slack_s, down / (choice.every * step_s)) / GBIT if slack_s > 0 else math.inf,
         mean_gbit_s=at_a_site * busier,
         syncer_gbit_s=m * busier,
-        syncer_gib=(HELD * cluster.parameters + m * up + _bytes_beside(choice, cluster.parameters)) / GIB,
+        syncer_gib=((HELD + _rests(choice)) * cluster.parameters + m * up + _bytes_beside(choice, cluster)) / GIB,
         syncer_cores=math.ceil((syncer_s + m * (up + down) / CORE_BYTES_PER_S) / due_s) + 1,
-        disk_gib=KEPT_ON_DISK * cluster.parameters / GIB,
+        disk_gib=(KEPT_ON_DISK + 3 * _rests(choice)) * cluster.parameters / GIB,
         loss=loss,
         goodput=cluster.goodput(m),
     )
@@ -177,17 +180,29 @@ def _judged(found: Needs, cluster: Cluster, choice: Choice) -> Needs:
     period = choice.sync_period * found.slowdown
     if period > LONGEST_PERIOD:
         problems.append(
-            f"a fragment is synchronised every {period:,.0f} steps: a fragment takes "
+            f"a fragment is synchronised every {period:,.0f} steps: it takes "
             f"{found.upload_bytes / found.width_bytes_s:.3g} s up and "
-            f"{found.download_bytes / found.width_bytes_s:.3g} s down"
+            f"{found.download_bytes / found.width_bytes_s:.3g} s down, {found.syncer_s:.3g} s to be merged and "
+            f"{found.persist_s:.3g} s to be written"
         )
     return replace(found, problems=tuple(problems)) if problems else found
 
 
-def _bytes(codec: str, elements: int) -> int:
-    return -(-CODECS[codec].payload_bytes(SAMPLE) * elements // SAMPLE)
+def _bytes(codec: Codec, elements: int) -> int:
+    return -(-codec.payload_bytes(SAMPLE) * elements // SAMPLE)
 
 
-def _bytes_beside(choice: Choice, parameters: int) -> int:
+def _codec_down(cluster: Cluster, choice: Choice) -> Codec:
+    """What travels down as long as nobody misses anything. Learners of several ranks take every value whole."""
+    down = DOWNLINKS[choice.downlink]
+    return down.usual if choice.learners >= cluster.chips else down.whole
+
+
+def _rests(choice: Choice) -> int:
+    """Bytes of a parameter that the syncer keeps of what steps down have left unsaid."""
+    return FP32_BYTES if DOWNLINKS[choice.downlink].steps is not None else 0
+
+
+def _bytes_beside(choice: Choice, cluster: Cluster) -> int:
     """With fp32 down, what is served is the value itself."""
-    return 0 if choice.downlink == "fp32" else _bytes(choice.downlink, parameters)
+    return 0 if choice.downlink == "fp32" else _bytes(DOWNLINKS[choice.downlink].usual, cluster.parameters)

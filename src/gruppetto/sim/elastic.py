@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gruppetto.errors import SettingError
+from gruppetto.protocol.maker import maker
 from gruppetto.sim.failures import Fault
 
 __all__ = ["ElasticCosts", "ElasticJob", "Stretch"]
@@ -35,7 +36,7 @@ class ElasticCosts:
                 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """Steps that were made in one go: from ``began_s`` to ``done_s`` on ``chips`` chips.
 
@@ -47,6 +48,9 @@ class Stretch:
     steps: int
     chips: int
     dark_s: float | None = None
+
+
+new_stretch = maker(Stretch)
 
 
 class ElasticJob:
@@ -89,6 +93,8 @@ class ElasticJob:
         self._back: list[tuple[float, int]] = []
         self._free_s = 0.0
         self._done_s = 0.0
+        self._quiet_until_s = -math.inf
+        """Nothing is known that changes the job before, as at most steps."""
         for index, from_s in later:
             self.chips -= self._size(index)
             self._absent[index] = from_s
@@ -106,10 +112,14 @@ class ElasticJob:
         go, at the end of an earlier one: what is made of a day does not depend on ``steps``.
         """
         end_s = start_s + steps * step_s
-        if start_s >= self._free_s and self.chips and self._is_quiet_until(end_s):
+        if start_s >= self._free_s and end_s <= self._quiet_until_s:
             self._done_s = end_s
-            return Stretch(start_s, end_s, steps, self.chips)
-        began = start_s
+            return new_stretch(began_s=start_s, done_s=end_s, steps=steps, chips=self.chips)
+        made = self._train_through(start_s, step_s, steps)
+        self._quiet_until_s = self._next_change_s()
+        return made
+
+    def _train_through(self, began: float, step_s: float, steps: int) -> Stretch:
         while True:
             began = self._ready_s(began)
             if not self.chips:
@@ -121,17 +131,18 @@ class ElasticJob:
                 whole = min(fitting - 1, int((cut.at_s - began) / step_s))
             if whole > 0:
                 self._done_s = began + whole * step_s
-                return Stretch(began, self._done_s, whole, self.chips)
+                return new_stretch(began_s=began, done_s=self._done_s, steps=whole, chips=self.chips)
             assert cut is not None
             # The loss begins the pause; what has returned meanwhile is taken in with it.
             self._done_s = began = cut.at_s
             self._next = next(self._faults, None)
             self._lose(cut, cut.at_s)
 
-    def _is_quiet_until(self, end_s: float) -> bool:
-        """Nothing is known that changes the job before: as at most steps."""
-        loss, back = self._next, self._back
-        return not self._noticed and (loss is None or loss.at_s >= end_s) and (not back or back[0][0] >= end_s)
+    def _next_change_s(self) -> float:
+        if self._noticed or not self.chips:
+            return -math.inf
+        loss_s = self._next.at_s if self._next is not None else math.inf
+        return min(loss_s, self._back[0][0]) if self._back else loss_s
 
     def _ready_s(self, now: float) -> float:
         """Take in what has changed up to the boundary at ``now``, and what changes during the pauses for it."""
@@ -203,7 +214,7 @@ class ElasticJob:
         back_s, _ = self._back[0]
         self._done_s = back_s
         again = self._ready_s(back_s)
-        return Stretch(again, again, 0, self.chips, dark_s)
+        return new_stretch(began_s=again, done_s=again, steps=0, chips=self.chips, dark_s=dark_s)
 
     def _that_hit(self, faults: Iterable[Fault]) -> Iterator[Fault]:
         end = self._first + self.all_chips

@@ -19,7 +19,8 @@ from gruppetto.protocol.actions import (
     SyncerAction,
     TakeOuterStep,
 )
-from gruppetto.protocol.events import Folded, OuterStepped, Persisted, Published, SyncerEvent, Tick
+from gruppetto.protocol.events import Folded, LearnerEvent, OuterStepped, Persisted, Published, SyncerEvent, Tick
+from gruppetto.protocol.maker import maker
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
@@ -32,6 +33,9 @@ from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.schema import core_header
 
 __all__ = ["Fleet"]
+
+new_folded = maker(Folded)
+
 
 RUN_ID = "simulated"
 """Any name will do; a fixed one keeps traces of one seed alike."""
@@ -81,6 +85,10 @@ class Fleet:
         self._make_syncer = make_syncer
         self._durable: SyncerState | None = None
         self._wakes_s: float | None = None
+        self._said: LearnerEvent | None = None
+        """The last message, for as long as the same one may be said to others too."""
+        self._heard_s = 0.0
+        self._hearers: list[tuple[Rider, int]] = []
         self.syncer = self._new_syncer()
         self.riders = {
             spec.name: Rider(index, spec, fleet=self, rng=random.Random(f"{seed}/{spec.name}"))
@@ -118,6 +126,7 @@ class Fleet:
         if not self.syncer_is_up:
             return
         now = self.engine.now
+        self._said = None
         actions = self.syncer.step(now, event)
         if self.trace is not None:
             self.trace.event(now, "syncer", event)
@@ -133,9 +142,9 @@ class Fleet:
     def _perform(self, action: SyncerAction) -> None:
         kind = type(action)
         if isinstance(action, Send):
-            self.riders[action.to].send(action.message)
+            self._say(action.message, self.riders[action.to])
         elif isinstance(action, Fold):
-            done = Folded(round=action.round, fragment=action.fragment, learner=action.learner)
+            done = new_folded(round=action.round, fragment=action.fragment, learner=action.learner)
             self._folds_until_s = max(self._folds_until_s, self.engine.now) + self.costs.fold_s
             self.engine.at(self._folds_until_s, partial(self._completed, self.lives, done))
         elif kind is TakeOuterStep:
@@ -147,7 +156,7 @@ class Fleet:
         elif kind is Publish:
             assert isinstance(action, Publish)
             for name in action.to:
-                self.riders[name].send(action.message)
+                self._say(action.message, self.riders[name])
             self._complete(self.costs.publish_s, Published(round=action.message.round))
         elif kind is RoundClosed:
             assert isinstance(action, RoundClosed)
@@ -156,6 +165,14 @@ class Fleet:
                 self.merged += len(action.participants)
                 self.could_merge += action.live
             self.grace_s += action.grace_spent_s
+
+    def _say(self, message: LearnerEvent, rider: Rider) -> None:
+        """What is said to many in a row is one event, if the way to them is equally long."""
+        there_s = self.engine.now + rider.latency_s
+        if message is not self._said or there_s != self._heard_s:
+            self._said, self._heard_s, self._hearers = message, there_s, []
+            self.engine.at(there_s, partial(_hear, self._hearers, message))
+        self._hearers.append((rider, rider.link_life))
 
     def _complete(self, cost_s: float, event: SyncerEvent) -> None:
         self.engine.after(cost_s, partial(self._completed, self.lives, event))
@@ -198,3 +215,8 @@ class Fleet:
         self.syncer = self._new_syncer()
         for rider in self.riders.values():
             rider.dial()
+
+
+def _hear(hearers: list[tuple[Rider, int]], message: LearnerEvent) -> None:
+    for rider, link_life in hearers:
+        rider.hear(link_life, message)

@@ -8,40 +8,25 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gruppetto.protocol.actions import (
-    Apply,
-    DropRests,
-    KeepRest,
-    LearnerAction,
-    Pull,
-    Recover,
-    SaveState,
-    Seed,
-    TakeSnapshot,
-)
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import (
-    Arrived,
     Boundary,
     LearnerEvent,
     Leaving,
     LinkDown,
     LinkLost,
     Recovered,
-    Seeded,
-    StateSaved,
     StepDone,
     StepStarted,
     SyncerEvent,
-    Taken,
 )
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.messages import Answer, Heartbeat
-from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
-from gruppetto.sim.giving import Giver, Kept, Search
+from gruppetto.protocol.messages import Heartbeat
+from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.sim.deeds import Deeds
+from gruppetto.sim.giving import Giver, Kept
 from gruppetto.sim.mishaps import Mishap, MishapKind
 from gruppetto.sim.road import Road
 
@@ -81,10 +66,11 @@ class SimulatedLearner:
         self._rng = rng
         self._training = self._noticed = False
         self.road = Road(world.engine, latency_s=spec.link.latency_s)
-        self._arrived: dict[Fragment, object] = {}
+        self._deeds = Deeds(self)
         self._keep_at = spec.keeps_every
         self._shares: list[float] = []
-        self._factors: list[float] = []
+        self.factors: list[float] = []
+        """By which its contributions are multiplied now."""
         self._stopped_until, self._stood_s = 0.0, 0.0
         self._held: list[tuple[int, Callable[[], None]]] = []
         world.engine.at(spec.joins_at, self._begin)
@@ -140,7 +126,7 @@ class SimulatedLearner:
     def _end(self) -> None:
         self.alive = self._training = self._noticed = False
         self.giver.end()
-        self._arrived.clear()
+        self._deeds.forget()
         self._held.clear()
         self._stopped_until = self._stood_s = 0.0
 
@@ -154,8 +140,8 @@ class SimulatedLearner:
 
     def _part(self) -> None:
         if self._training:
-            self._feed(Leaving())
-        self._to_syncer(self.core.goodbye())
+            self.feed(Leaving())
+        self.to_syncer(self.core.goodbye())
         self._end()
         self.has_left = True  # what is on its way still arrives: the link was not broken
 
@@ -189,14 +175,14 @@ class SimulatedLearner:
     def dial(self) -> None:
         """Say hello, if there is anybody to hear it."""
         if self.alive and not self.road.cuts and self.world.is_up:
-            self.awake(self.lives, lambda: self._to_syncer(self.core.hello()))
+            self.awake(self.lives, lambda: self.to_syncer(self.core.hello()))
 
     def cut(self, lasts_s: float) -> None:
         """The link is down; both sides know."""
         self.road.cuts += 1
         if self.alive:
             self._break_link()
-            self.awake(self.lives, lambda: self._feed(LinkDown()))
+            self.awake(self.lives, lambda: self.feed(LinkDown()))
         if lasts_s < math.inf:
             self.world.engine.after(lasts_s, self._mend)
 
@@ -212,28 +198,31 @@ class SimulatedLearner:
         """Nothing that is on its way arrives any more. Training goes on."""
         self.road.breaks()
         self.contributions.clear()
-        self.awake(self.lives, lambda: self._feed(LinkDown()))
+        self.awake(self.lives, lambda: self.feed(LinkDown()))
 
     def receive(self, message: LearnerEvent) -> None:
         """A message from the syncer is on its way."""
-        self._down(lambda: self._feed(message))
+        self.down(lambda: self.feed(message))
 
-    def _down(self, hear: Callable[[], None]) -> None:
+    def down(self, hear: Callable[[], None]) -> None:
+        """Something is on its way from the syncer."""
         link, life = self.road.life, self.lives
         self.road.down(lambda: self.awake(life, lambda: hear() if link == self.road.life else None))
 
-    def _up(self, arrive: Callable[[], None]) -> None:
+    def up(self, arrive: Callable[[], None]) -> None:
+        """Something is on its way to the syncer."""
         if self.world.is_up and not self.road.cuts:
             self.road.up(arrive)
 
-    def _to_syncer(self, event: SyncerEvent) -> None:
-        self._up(lambda: self.world.tell_syncer(event))
+    def to_syncer(self, event: SyncerEvent) -> None:
+        """A message is on its way to the syncer."""
+        self.up(lambda: self.world.tell_syncer(event))
 
     def _beat(self, life: int) -> None:
         if not self.alive or life != self.lives:
             return
         if self.core.linked and self.world.engine.now >= self._stopped_until:
-            self._to_syncer(Heartbeat(learner=self.core.learner, incarnation=self.core.incarnation))
+            self.to_syncer(Heartbeat(learner=self.core.learner, incarnation=self.core.incarnation))
         self.world.engine.after(self.world.setting.liveness_s / 4, lambda: self._beat(life))
 
     # ── what befalls it ──────────────────────────────────────────────────────────────────────────────────────────
@@ -254,9 +243,9 @@ class SimulatedLearner:
             case MishapKind.LATENCY:
                 self._for_a_while(self.road.delays_s, mishap.delay_s, mishap.lasts_s)
             case MishapKind.NAN:
-                self._for_a_while(self._factors, math.nan, mishap.lasts_s)
+                self._for_a_while(self.factors, math.nan, mishap.lasts_s)
             case MishapKind.SCALE:
-                self._for_a_while(self._factors, mishap.factor, mishap.lasts_s)
+                self._for_a_while(self.factors, mishap.factor, mishap.lasts_s)
 
     def _for_a_while(self, among: list[float], value: float, lasts_s: float) -> None:
         among.append(value)
@@ -265,7 +254,8 @@ class SimulatedLearner:
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _feed(self, event: LearnerEvent) -> None:
+    def feed(self, event: LearnerEvent) -> None:
+        """Something happens to its core, which decides what follows."""
         if not self.alive:
             return
         now = self.world.engine.now
@@ -274,18 +264,18 @@ class SimulatedLearner:
             self.world.trace.event(now, self.spec.name, event)
             self.world.trace.actions(now, self.spec.name, actions)
         for action in actions:
-            self._perform(action)
+            self._deeds.do(action)
         if not self._training and not self._noticed:
             # Before training starts, nothing forbids touching the parameters at once.
             if self.core.wants_boundary:
-                self._feed(Boundary())
+                self.feed(Boundary())
             elif self.core.ready:
                 self._training = True
                 self._start_step()
 
     def _start_step(self) -> None:
         if self.alive and not self.core.finished:
-            self._feed(StepStarted())
+            self.feed(StepStarted())
             if self.hands is not None:
                 self.hands.start(self.core.slot, self.core.cursor)
             step_s = self.spec.pace.next_step_s(self._rng) / min(self._shares, default=1.0)
@@ -308,7 +298,7 @@ class SimulatedLearner:
         if self.hands is not None:
             tokens, cursor = self.hands.train(self.core.newest_round)
         self.steps += 1
-        self._feed(StepDone(tokens=tokens, cursor=cursor))
+        self.feed(StepDone(tokens=tokens, cursor=cursor))
         self.giver.at_boundary()
         if self._noticed:
             self._part()
@@ -324,103 +314,7 @@ class SimulatedLearner:
             self.hands.keep()
 
     def recovered(self, source: Source, known: Kept | None, cut: object, *, donor: str, took_s: float) -> None:
-        """The search is over. Bases that the run has gone beyond are of no use."""
-        core = self.core
-        versions: tuple[Version, ...] = ()
-        if known is not None and core.search_stands and (source is Source.PEER or core.still_stands(known.epoch)):
-            versions = known.versions
-        wanted = core.published
-        useful = tuple(Fragment(p) for p, v in enumerate(versions) if v != NEVER and v >= wanted[p])
-        if self.hands is not None:
-            bases = self.hands.adopt(source, cut, useful)
-            self._arrived.update(zip(useful, bases, strict=True))
-        self.world.note(
-            self.spec.name, "recovery", source=source.value, donor=donor, seconds=took_s, payload_bytes=0
-        )  # fmt: skip
-        self._feed(Recovered(versions=versions))
-
-    # ── the core and what it wants ───────────────────────────────────────────────────────────────────────────────
-
-    def _perform(self, action: LearnerAction) -> None:
-        match action:
-            case Answer():
-                self._contribute(action)
-            case Seed():
-                self._send_seed()
-            case Pull():
-                self._pull(action)
-            case Apply():
-                value = self._arrived.pop(action.fragment, None)
-                if self.hands is not None:
-                    self.hands.apply(action, value)
-            case TakeSnapshot():
-                if self.hands is not None:
-                    self.hands.snapshot(action.fragments)
-            case KeepRest():
-                if self.hands is not None:
-                    self.hands.keep_rest(action)
-            case DropRests():
-                if self.hands is not None:
-                    self.hands.drop_rests()
-            case Recover():
-                assert self.world.recovers, "learners here begin with the run, or from the syncer"
-                Search(self, action).begin()
-            case SaveState():
-                self.world.on_part(self.spec.name, action)
-                saved = StateSaved(mark=action.mark, ok=True, text=self.spec.name)
-                self.world.engine.after(0.0, lambda: self._feed(saved))
-            case _:
-                self._to_syncer(action)
-
-    def _contribute(self, answer: Answer) -> None:
-        if self.hands is None or self.world.hands is None:
-            self._to_syncer(answer)
-            return
-        contribution, hands = self.hands.contribution(answer, math.prod(self._factors)), self.world.hands
-
-        def arrive() -> None:
-            # Looked at where it arrives: until then it may still be in the making.
-            self.contributions[answer.round, answer.fragment] = contribution
-            finite, norms = hands.is_finite(contribution), hands.norms(contribution)
-            self.world.tell_syncer(replace(answer, finite=finite, norms=norms))
-            if keeps_rest:
-                self._reply(answer)
-
-        keeps_rest = self.hands.keeps_rest
-        self._up(arrive)
-
-    def _reply(self, answer: Answer) -> None:
-        """The syncer tells which contribution of this learner is in that round, if one is."""
-        tokens = self.world.syncer.tokens_taken(answer)
-        if tokens:
-            taken = Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens)
-            self.receive(taken)
-
-    def _send_seed(self) -> None:
-        weights = self.hands.seed() if self.hands is not None else None
-
-        def arrive() -> None:
-            value_norms: tuple[tuple[float, ...], ...] = ()
-            if self.world.hands is not None:
-                self.world.hands.seed(weights)
-                value_norms = self.world.hands.value_norms()
-            self.world.tell_syncer(
-                Seeded(learner=self.core.learner, incarnation=self.core.incarnation, value_norms=value_norms)
-            )
-
-        self._up(arrive)
-
-    def _pull(self, action: Pull) -> None:
-        """A request travels up, the newest value travels down."""
-
-        def serve() -> None:
-            version = self.world.syncer.published[action.fragment]
-            hands = self.world.hands
-            value = hands.read(action.fragment, version) if hands is not None else None
-            self._down(lambda: arrive(version, value))
-
-        def arrive(version: Version, value: object) -> None:
-            self._arrived[action.fragment] = value
-            self._feed(Arrived(fragment=action.fragment, version=version))
-
-        self._up(serve)
+        """The search for a state is over."""
+        versions = self._deeds.adopt(source, known, cut)
+        self.world.note(self.spec.name, "recovery", source=source.value, donor=donor, seconds=took_s, payload_bytes=0)
+        self.feed(Recovered(versions=versions))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.sim.bandwidth import Traffic, demand
 from gruppetto.sim.choice import Choice, Needs, needs_of
 from gruppetto.sim.cluster import Cluster
@@ -33,7 +34,10 @@ WORDS = {
     "syncer_gbit_s": "{} Gbit/s at the syncer",
     "step_s": "steps of {} s",
     "syncer_gib": "{} GiB for the syncer",
+    "host": "a host for the syncer that is {} times as fast",
+    "disk": "a disk for the syncer that is {} times as fast",
 }
+"""Of a way out."""
 BOUNDARIES = 8_000
 """Steps of all learners together that one simulation takes: a second or so."""
 LEAST_STEPS = 300
@@ -259,11 +263,13 @@ def _choices(cluster: Cluster, learners: Sequence[int] | None) -> Iterator[Choic
     sites = cluster.sites or 1
     counts = learners or [m for m in sorted({m * sites for m in LEARNERS}) if m <= min(cluster.chips, 4096)]
     for m in counts:
-        # Ranks share an answer out, element by element; blocks of them go whole.
-        ways_up = CODECS if m >= cluster.chips else CASTS
+        # Ranks share an answer out, element by element; blocks of them go whole. So do values down, as steps.
+        alone = m >= cluster.chips
+        ways_up = CODECS if alone else CASTS
+        ways_down = DOWNLINKS if alone and cluster.machine.hosts == 1 else CASTS
         for period in PERIODS:
             for uplink in (name for name in ways_up if name in CODEC_LOSS):
-                for downlink in (name for name in CASTS if name in DOWNLINK_LOSS):
+                for downlink in (name for name in ways_down if name in DOWNLINK_LOSS):
                     for durability in ("round", "interval"):
                         yield Choice(
                             learners=m,

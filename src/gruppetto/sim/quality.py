@@ -25,8 +25,9 @@ FLIGHT_LOSS = 0.001
 USUAL_FLIGHT = 2.0
 CODEC_LOSS = {"fp32": 0.0, "bf16": 0.0, "int8": 0.0002, "int4": 0.0009}
 """Of outer gradients. Below four bits the paper's losses are 32 % and more: never chosen."""
-DOWNLINK_LOSS = {"fp32": 0.0, "bf16": 0.0005}
-"""Of global fragments [ours]: the syncer keeps float32, and learners begin at what they were given."""
+DOWNLINK_LOSS = {"fp32": 0.0, "bf16": 0.0005, "delta": CODEC_LOSS["int8"], "delta-int4": CODEC_LOSS["int4"]}
+"""Of global fragments [ours]: the syncer keeps float32, and learners begin at what they were given. Steps cost what the
+same words cost on their way up; measured is less (docs/performance.md)."""
 LOSS_EXPONENT = 0.05
 """Loss falls as compute to this power (Kaplan et al. 2020), so that one per cent of loss is a fifth of the compute."""
 

@@ -25,7 +25,8 @@ from gruppetto.protocol.events import (
     SyncerEvent,
 )
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.messages import Answer, Heartbeat
+from gruppetto.protocol.maker import maker
+from gruppetto.protocol.messages import Answer, Heartbeat, Progress
 from gruppetto.protocol.units import LearnerId
 from gruppetto.sim.compute import Pace
 from gruppetto.sim.elastic import ElasticJob, Stretch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Rider", "RiderSpec"]
 
 STEP_STARTED, BOUNDARY, LINK_DOWN = StepStarted(), Boundary(), LinkDown()
+new_step_done, new_arrived = maker(StepDone), maker(Arrived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +71,11 @@ class Rider:
         self._gone = False
         self._training = False
         self._reachable = True
-        self._link_life = 0
+        self.link_life = 0
         """Rises when the link breaks: what is under way then never arrives."""
         self._spoke_s = 0.0
         self._making: Stretch | None = None
-        self._latency_s = spec.link.latency_s
+        self.latency_s = spec.link.latency_s
         self._transfer_s = spec.link.transfer_s(fleet.fragment_bytes)
         self._download_s = spec.link.transfer_s(fleet.download_bytes)
         self._engine.at(spec.joins_s, self._join)
@@ -96,7 +98,7 @@ class Rider:
 
     def _leave(self) -> None:
         if self._alive:
-            self._to_syncer(self.core.goodbye(), self._latency_s)
+            self._to_syncer(self.core.goodbye(), self.latency_s)
             self._end()
         self._gone = True
 
@@ -120,7 +122,7 @@ class Rider:
     def dial(self) -> None:
         """Say hello, if there is anybody to hear it."""
         if self._alive and self._reachable and self.fleet.syncer_is_up:
-            self._to_syncer(self.core.hello(), self._latency_s)
+            self._to_syncer(self.core.hello(), self.latency_s)
 
     def cut(self) -> None:
         """The link to the syncer goes down."""
@@ -134,13 +136,13 @@ class Rider:
         self.dial()
 
     def _break_link(self) -> None:
-        self._link_life += 1
+        self.link_life += 1
         if self.fleet.syncer_is_up:
             self.fleet.tell(LinkLost(learner=self.core.learner, incarnation=self.core.incarnation))
 
     def syncer_died(self) -> None:
         """Nothing that is under way arrives any more. Training goes on."""
-        self._link_life += 1
+        self.link_life += 1
         if self._alive:
             self._feed(LINK_DOWN)
 
@@ -150,7 +152,7 @@ class Rider:
             return
         every_s, now = self.fleet.beat_s, self._engine.now
         if self.core.linked and self._reachable and now - self._spoke_s >= every_s:
-            self._to_syncer(Heartbeat(learner=self.core.learner, incarnation=self.core.incarnation), self._latency_s)
+            self._to_syncer(Heartbeat(learner=self.core.learner, incarnation=self.core.incarnation), self.latency_s)
         self._engine.at(max(self._spoke_s, now) + every_s, partial(self._beat, life))
 
     # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,7 +186,7 @@ class Rider:
         self.settle()
         self.steps += stretch.steps
         self.fleet.trained(stretch.steps * stretch.chips)
-        self._feed(StepDone(tokens=stretch.steps * stretch.chips, cursor=self.core.cursor + stretch.steps))
+        self._feed(new_step_done(tokens=stretch.steps * stretch.chips, cursor=self.core.cursor + stretch.steps))
         self._start()
 
     def settle(self) -> None:
@@ -197,7 +199,7 @@ class Rider:
 
     def hear(self, link_life: int, message: LearnerEvent) -> None:
         """A message that was sent when the link had lived ``link_life`` times."""
-        if link_life != self._link_life or not self._alive:
+        if link_life != self.link_life or not self._alive:
             return
         self._feed(message)
         if not self._training:
@@ -209,36 +211,34 @@ class Rider:
                 self.fleet.tally.goes(self.index, self._engine.now)
                 self._start()
 
-    def send(self, message: LearnerEvent) -> None:
-        """The syncer has something to say."""
-        self._engine.at(self._engine.now + self._latency_s, partial(self.hear, self._link_life, message))
-
     def _feed(self, event: LearnerEvent) -> None:
-        for action in self.core.step(self._engine.now, event):
-            if type(action) is not TakeSnapshot and type(action) is not Apply:  # there is nothing to copy
-                self._perform(action)
+        actions = self.core.step(self._engine.now, event)
+        if actions and self._reachable and self.fleet.syncer_is_up:
+            for action in actions:
+                if type(action) is not TakeSnapshot and type(action) is not Apply:  # there is nothing to copy
+                    self._perform(action)
 
     def _perform(self, action: LearnerAction) -> None:
         kind = type(action)
-        if not self._reachable or not self.fleet.syncer_is_up:
-            return
-        if kind is Pull:
+        if kind is Progress:
+            self._to_syncer(action, self.latency_s)  # type: ignore[arg-type]
+        elif kind is Pull:
             assert isinstance(action, Pull)
-            arrived = Arrived(fragment=action.fragment, version=action.version)
-            there_s = self._engine.now + (self._latency_s + self._download_s)
-            self._engine.at(there_s, partial(self.hear, self._link_life, arrived))
+            arrived = new_arrived(fragment=action.fragment, version=action.version)
+            there_s = self._engine.now + (self.latency_s + self._download_s)
+            self._engine.at(there_s, partial(self.hear, self.link_life, arrived))
         elif kind is Seed:
             seeded = Seeded(learner=self.core.learner, incarnation=self.core.incarnation)
             self._to_syncer(seeded, self._transfer_s * self.fleet.setting.num_fragments)
         elif kind is Answer:
             self._to_syncer(action, self._transfer_s)  # type: ignore[arg-type]
         else:
-            self._to_syncer(action, self._latency_s)  # type: ignore[arg-type]
+            self._to_syncer(action, self.latency_s)  # type: ignore[arg-type]
 
     def _to_syncer(self, event: SyncerEvent, delay_s: float) -> None:
         self._spoke_s = now = self._engine.now
-        self._engine.at(now + delay_s, partial(self._deliver, self._link_life, event))
+        self._engine.at(now + delay_s, partial(self._deliver, self.link_life, event))
 
     def _deliver(self, link_life: int, event: SyncerEvent) -> None:
-        if link_life == self._link_life:
+        if link_life == self.link_life:
             self.fleet.tell(event)

@@ -36,7 +36,9 @@ class Tally:
 
     def trained(self, began_s: float, done_s: float, *, chips: int) -> None:
         """Useful steps. Of those that reach beyond the horizon, what lies before it counts."""
-        self.useful_chip_s += chips * (min(done_s, self.horizon_s) - min(began_s, self.horizon_s))
+        if done_s > self.horizon_s:
+            began_s, done_s = min(began_s, self.horizon_s), self.horizon_s
+        self.useful_chip_s += chips * (done_s - began_s)
 
     def goes(self, party: int, at_s: float) -> None:
         """It makes useful steps from now on."""
