@@ -77,6 +77,7 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     outer: tuple[float, float] | None = None
     """η and μ; none: by the length of the run."""
     uplink: str = "bf16"
+    """A codec, or a row of :data:`gruppetto.experiments.coarse.COARSE`."""
     feedback: bool = True
     downlink: str = "fp32"
     gate: str = "clip"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from gruppetto.experiments.coarse import COARSE, CoarseTensors
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.looking import look_at
 from gruppetto.experiments.material import open_material
@@ -25,6 +27,7 @@ from gruppetto.train.log import TrainLog
 from gruppetto.train.rivals import lockstep_data_parallel
 from gruppetto.train.setting import TrainSetting
 from gruppetto.train.virtual import Point, VirtualRun
+from gruppetto.train.virtual_learner import LearnerTensors
 from gruppetto.train.virtual_rivals import train_rival
 
 __all__ = ["ride"]
@@ -55,6 +58,7 @@ def ride(asked: Ride, cache: Path) -> Result:
 
 
 def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, nn.Module]:
+    tensors = partial(CoarseTensors, name=asked.uplink) if asked.uplink in COARSE else LearnerTensors
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "trace.jsonl"
         with TraceWriter(path, {}) as trace:
@@ -65,6 +69,7 @@ def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, 
                 world_of(asked),
                 trace=trace if asked.books else None,
                 make_syncer=syncer_weighing(asked.weighting),
+                make_tensors=tensors,
             )
             directions = Directions()
             if asked.directions:

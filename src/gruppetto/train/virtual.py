@@ -147,8 +147,10 @@ class VirtualRun:
         learner_states: Mapping[str, LearnerState] | None = None,
         workers: int = 1,
         make_syncer: Callable[..., SyncerCore] = SyncerCore,
+        make_tensors: Callable[[Recipe], LearnerTensors] = LearnerTensors,
     ) -> None:
-        """``state``, ``learner_states`` and ``make_syncer``: see :class:`gruppetto.sim.World`."""
+        """``state``, ``learner_states`` and ``make_syncer``: see :class:`gruppetto.sim.World`. ``make_tensors``: what a
+        learner of this process trains."""
         if protocol.rounds is None:
             raise SettingError("a virtual run needs an end", where="run.rounds", fix="give a number of rounds")
         if protocol.slots > setting.data.slots:
@@ -190,7 +192,7 @@ class VirtualRun:
         self._workers = Workers(workers) if workers > 1 else None
 
         def hands(spec: LearnerSpec) -> DrowsyLearner:
-            tensors = LearnerTensors(recipe) if self._workers is None else self._workers.make(recipe)
+            tensors = make_tensors(recipe) if self._workers is None else self._workers.make(recipe)
             factor = virtual.factor_of(spec.name)
             own = replace(setting, batch_size=virtual.batch_size_of(spec.name, setting.batch_size))
             self.learners[spec.name] = VirtualLearner(
