@@ -1,0 +1,77 @@
+"""Do decoupled learners train a model that is worse at something else than its loss?
+
+The final model is exported, loaded as any user of transformers would, and asked multiple-choice questions about text
+that it was never trained on: which of four lines comes next. Every model is asked the same ones.
+"""
+
+from __future__ import annotations
+
+from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Ordering, Scale, Value
+from gruppetto.experiments.quality import STORM_PER_HOUR
+from gruppetto.experiments.riddles import KINDS
+from gruppetto.experiments.ride import Ride
+from gruppetto.experiments.store import Result
+
+__all__ = ["DOWNSTREAM"]
+
+CALM, PARALLEL, SINGLE, UNTRAINED = "decoupled, M = 4", "data parallel, M = 4", "one learner alone", "not trained"
+
+
+def _arms(scale: Scale) -> list[Arm]:
+    base = scale.pick(
+        Ride(rounds=480, questions=500), Ride(model="tiny", batch=8, eval_windows=512, rounds=1500, questions=2000)
+    )
+    lockstep = base.but(system="lockstep")
+    decoupled = base.but(sync_period=scale.pick(8, 24), fragments=scale.pick(8, 24))
+    arms = {
+        PARALLEL: lockstep,
+        CALM: decoupled,
+        "decoupled in a storm, M = 4": decoupled.but(kills_per_hour=4 * STORM_PER_HOUR),
+        SINGLE: lockstep.but(learners=1),
+        UNTRAINED: lockstep.but(learners=1, rounds=1),
+    }
+    return [Arm(name=name, ride=ride, beside=PARALLEL) for name, ride in arms.items()]
+
+
+def _right(kind: str, how: str) -> Value:
+    return lambda mine, other: mine.get(f"{kind}, {how}")
+
+
+def _wrong(mine: Result, other: Result | None) -> float | None:
+    """The share of all questions that was answered wrongly, by length."""
+    shares = [mine.get(f"{kind}, by length") for kind in KINDS]
+    return None if None in shares else 1.0 - sum(shares) / len(shares)
+
+
+def _wrong_beside(mine: Result, other: Result | None) -> float | None:
+    here, there = _wrong(mine, None), None if other is None else _wrong(other, None)
+    return None if here is None or there is None else here - there
+
+
+DOWNSTREAM = Experiment(
+    name="downstream",
+    question="Does what decoupled learners have trained answer as many questions as what data parallel has?",
+    paper="text and vision benchmarks 70.1 / 58.7 under failures, beside 69.8 / 58.6 of data parallel (5 B, 1 T tokens).",
+    arms=_arms,
+    columns=(
+        Column(title="wrong answers beside, in points", value=_wrong_beside, form="+.2%"),
+        *(
+            Column(title=f"right, {kind}, {how}", value=_right(kind, how), form=".1%")
+            for kind in KINDS
+            for how in ("plain", "by length")
+        ),
+        LOSS,
+    ),
+    orderings=lambda scale: [
+        Ordering(
+            less=CALM,
+            more=PARALLEL,
+            value=_wrong,
+            within=0.05,
+            says=f"{CALM}: wrong answers at most 5 % above those of data parallel (the paper: no clear difference)",
+        ),
+        Ordering(less=CALM, more=SINGLE, value=_wrong, says=f"{CALM} gives fewer wrong answers than {SINGLE}"),
+        Ordering(less=SINGLE, more=UNTRAINED, value=_wrong, within=-0.1, says="questions tell training from none"),
+    ],
+    cost="about half an hour on two cores",
+)
