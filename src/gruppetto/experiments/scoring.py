@@ -69,9 +69,7 @@ def score(model: nn.Module, encode: Encode, questions: Sequence[Question], *, co
     """How many of the questions the model answers rightly, looking back at ``context`` tokens at the most."""
     answers = [
         judge(question, scores)
-        for question, scores in zip(
-            questions, log_likelihoods(model, encode, questions, context=context), strict=True
-        )
+        for question, scores in zip(questions, log_likelihoods(model, encode, questions, context=context), strict=True)
     ]
     right = [(a.plain == q.right, a.by_length == q.right) for a, q in zip(answers, questions, strict=True)]
     plain, by_length = (sum(column) / len(questions) for column in zip(*right, strict=True))
