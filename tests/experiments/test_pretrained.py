@@ -1,4 +1,4 @@
-"""A model that others have pre-trained is tuned by decoupled learners and by data parallel, whole or by its adapters."""
+"""A model that others have pre-trained is tuned by decoupled learners and by data parallel, whole or by adapters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_all_four_learn_from_the_same_beginning(cache: Path) -> None:
     found = {name: ride(asked, cache) for name, asked in tuned(cache).items()}
     assert len(found) == 4
     before = {result["before tuning"] for result in found.values()}
-    assert len(before) == 1 and 0 < before.pop() - math.log(256) < 1
+    assert len(before) == 1 and abs(before.pop() - math.log(256)) < 0.5
     assert len({result["after tuning"] for result in found.values()}) == 4
     assert all(result["after tuning"] < result["before tuning"] for result in found.values())
     assert {result["tokens"] for name, result in found.items() if "parallel" in name} == {8 * 2 * 64}

@@ -51,7 +51,7 @@ def _wrong_beside(mine: Result, other: Result | None) -> float | None:
 DOWNSTREAM = Experiment(
     name="downstream",
     question="Does what decoupled learners have trained answer as many questions as what data parallel has?",
-    paper="text and vision benchmarks 70.1 / 58.7 under failures, beside 69.8 / 58.6 of data parallel (5 B, 1 T tokens).",
+    paper="text and vision benchmarks 70.1 / 58.7 under failures, data parallel 69.8 / 58.6 (5 B, 1 T tokens).",
     arms=_arms,
     columns=(
         Column(title="wrong answers beside, in points", value=_wrong_beside, form="+.2%"),

@@ -44,12 +44,10 @@ def _tuning(scale: Scale) -> list[Arm]:
     base = base.but(eval_windows=scale.pick(24, 256), sync_period=scale.pick(4, 24), fragments=4, overlap_steps=1)
     arms = []
     for what, change in TUNED.items():
+        parallel, decoupled = (f"SmolLM2 {what}, {how}, M = 2" for how in ("data parallel", "decoupled"))
         rival = base.but(**change, system="lockstep", sync_period=8, fragments=8, overlap_steps=2)
-        for name, ride in (
-            (f"SmolLM2 {what}, data parallel, M = 2", rival),
-            (f"SmolLM2 {what}, decoupled, M = 2", base.but(**change)),
-        ):
-            arms.append(Arm(name=name, ride=ride, beside=f"SmolLM2 {what}, data parallel, M = 2"))
+        arms.append(Arm(name=parallel, ride=rival, beside=parallel))
+        arms.append(Arm(name=decoupled, ride=base.but(**change), beside=parallel))
     return arms
 
 

@@ -55,7 +55,9 @@ def maker(asked: Ride, cache: Path) -> MakeModel:
     place = find_pretrained(cache)
     if place is None:
         raise DataError(
-            "the pre-trained model is not there", where=str(cache), fix="see gruppetto.experiments.pretrained"
+            "the pre-trained model is not there",
+            where=str(cache),
+            fix="make it as gruppetto.experiments.pretrained says",
         )
 
     def make(setting: ModelSetting, vocab_size: int) -> nn.Module:
@@ -73,7 +75,7 @@ def _adapted(model: Any, columns: int, *, seed: int) -> nn.Module:
 
     # peft draws from the global generator: lend it ours and take it back.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
         adapted: nn.Module = get_peft_model(
             model, LoraConfig(r=columns, lora_alpha=2 * columns, lora_dropout=0.0, target_modules=ADAPTED)
         )

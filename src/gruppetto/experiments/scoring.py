@@ -1,4 +1,4 @@
-"""Multiple-choice questions by log-likelihood, as evaluation harnesses ask them: the likeliest continuation is the answer.
+"""Multiple-choice questions by log-likelihood, as harnesses ask them: the likeliest continuation is the answer.
 
 A choice's score is Σ log p(token | all before it) over its own tokens. *Plain* takes the largest sum; *by length* takes
 the largest sum per character of the choice, its leading space not counted: ``acc`` and ``acc_norm`` of lm-eval. Context
