@@ -40,8 +40,8 @@ def _tuning(scale: Scale) -> list[Arm]:
     """Two learners tune what others have pre-trained; nothing where it is not there."""
     if find_pretrained(scale.cache) is None:
         return []
-    base = Ride(model=PRETRAINED, data="documentation", batch=2, learners=2, rounds=scale.pick(24, 240))
-    base = base.but(eval_windows=scale.pick(24, 256), sync_period=scale.pick(4, 24), fragments=4, overlap_steps=1)
+    base = Ride(model=PRETRAINED, data="documentation", batch=2, learners=2, rounds=scale.pick(16, 240))
+    base = base.but(eval_windows=scale.pick(16, 256), sync_period=scale.pick(4, 24), fragments=4, overlap_steps=1)
     arms = []
     for what, change in TUNED.items():
         parallel, decoupled = (f"SmolLM2 {what}, {how}, M = 2" for how in ("data parallel", "decoupled"))

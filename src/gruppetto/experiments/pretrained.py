@@ -54,11 +54,8 @@ def maker(asked: Ride, cache: Path) -> MakeModel:
         return build
     place = find_pretrained(cache)
     if place is None:
-        raise DataError(
-            "the pre-trained model is not there",
-            where=str(cache),
-            fix="make it as gruppetto.experiments.pretrained says",
-        )
+        fix = "make it as gruppetto.experiments.pretrained says"
+        raise DataError("the pre-trained model is not there", where=str(cache), fix=fix)
 
     def make(setting: ModelSetting, vocab_size: int) -> nn.Module:
         from transformers import AutoModelForCausalLM
