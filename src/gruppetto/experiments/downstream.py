@@ -37,15 +37,14 @@ def _right(kind: str, how: str) -> Value:
     return lambda mine, other: mine.get(f"{kind}, {how}")
 
 
-def _wrong(mine: Result, other: Result | None) -> float | None:
+def _wrong(mine: Result, other: Result | None) -> float:
     """The share of all questions that was answered wrongly, by length."""
-    shares = [mine.get(f"{kind}, by length") for kind in KINDS]
-    return None if None in shares else 1.0 - sum(shares) / len(shares)
+    shares = [float(mine[f"{kind}, by length"]) for kind in KINDS]
+    return 1.0 - sum(shares) / len(shares)
 
 
 def _wrong_beside(mine: Result, other: Result | None) -> float | None:
-    here, there = _wrong(mine, None), None if other is None else _wrong(other, None)
-    return None if here is None or there is None else here - there
+    return None if other is None else _wrong(mine, None) - _wrong(other, None)
 
 
 DOWNSTREAM = Experiment(
