@@ -44,9 +44,10 @@ def _orderings(scale: Scale) -> list[Ordering]:
     ]
     promised += [("int4 + rest", "fp32", 0.005, "costs at most 0.5 % (the paper: +0.09 %)")]
     for coarse in COARSE:
+        paper = "one bit +83 %" if coarse == "sign" else "two bits +32 %"
         promised += [
             (f"{coarse} + rest", f"{coarse} alone", 0.0, "ends below the same with its rest lost (ours)"),
-            ("fp32", f"{coarse} alone", -0.005, f"ends at least 0.5 % below {coarse} alone (the paper: +83 %, +32 %)"),
+            ("fp32", f"{coarse} alone", -0.005, f"ends at least 0.5 % below {coarse} alone (the paper: {paper})"),
         ]
     return [
         Ordering(less=less, more=more, within=within, says=f"{less} {says}") for less, more, within, says in promised
