@@ -2,8 +2,8 @@
 
     python experiments/quick_cost.py [--workers 2]
 
-Processor time of short runs, so that it hardly depends on what else the machine does. A run of real processes waits more
-than it computes: of those the time of the clock that is on record counts.
+Processor time of short runs, so that it hardly depends on what else the machine does. A run of real processes waits
+more than it computes: of those the time of the clock that is on record counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PROCESSES_S = 15.0
 
 def steps_of(asked: Ride) -> float:
     """Of all learners, guests and fine-tuning included."""
-    return asked.learners * asked.rounds + asked.guests * asked.guests_share * asked.guests_of_rounds + asked.tuned_steps
+    guests = asked.guests * asked.guests_share * asked.guests_of_rounds
+    return asked.learners * asked.rounds + guests + asked.tuned_steps
 
 
 def cost_of(kind: tuple[str, int], cache: Path) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gruppetto.experiments.material import Material, open_material
+from gruppetto.experiments.pretrained import load
 from gruppetto.experiments.riddles import KINDS, riddles
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.scoring import score
@@ -71,12 +72,12 @@ def _balance(model: nn.Module, setting: TrainSetting, material: Material) -> flo
 
 def _ask(model: nn.Module, asked: Ride, setting: TrainSetting, material: Material) -> Result:
     """Shares of questions answered rightly by what transformers load of the export; the same questions for all."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     found: Result = {}
     with tempfile.TemporaryDirectory() as place:
         export(model, setting.model, material.data.tokenizer, Path(place) / "model")
-        loaded = AutoModelForCausalLM.from_pretrained(Path(place) / "model")
+        loaded = load(Path(place) / "model")
         tokenizer = AutoTokenizer.from_pretrained(Path(place) / "model")
         for kind in KINDS:
             questions = riddles(material.data.held_out, material.data.tokenizer, kind, asked.questions, seed=QUESTIONS)

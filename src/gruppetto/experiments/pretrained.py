@@ -29,7 +29,7 @@ from gruppetto.train.setting import ModelSetting
 from gruppetto.train.tokens import TokenArray
 from gruppetto.train.virtual_learner import LearnerTensors, Recipe
 
-__all__ = ["PRETRAINED", "MakeModel", "TunedTensors", "find_pretrained", "maker", "open_text"]
+__all__ = ["PRETRAINED", "MakeModel", "TunedTensors", "find_pretrained", "load", "maker", "open_text"]
 
 PRETRAINED = "smollm2"
 """The directory below the cache, as transformers save a model and its tokenizer."""
@@ -45,6 +45,15 @@ def find_pretrained(cache: Path) -> Path | None:
     return place if (place / "config.json").exists() else None
 
 
+def load(place: Path) -> Any:
+    """What transformers make of a directory, in float32, and without bars of progress."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_cache=False)
+
+
 def maker(asked: Ride, cache: Path) -> MakeModel:
     """What makes the model of a ride: from random weights, or pre-trained, with ``asked.lora`` columns an adapter.
 
@@ -58,9 +67,7 @@ def maker(asked: Ride, cache: Path) -> MakeModel:
         raise DataError("the pre-trained model is not there", where=str(cache), fix=fix)
 
     def make(setting: ModelSetting, vocab_size: int) -> nn.Module:
-        from transformers import AutoModelForCausalLM
-
-        model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_cache=False)
+        model = load(place)
         return model.train() if not asked.lora else _adapted(model, asked.lora, seed=setting.seed)
 
     return make
