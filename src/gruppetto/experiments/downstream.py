@@ -1,14 +1,14 @@
 """Do decoupled learners train a model that is worse at something else than its loss?
 
 The final model is exported, loaded as any user of transformers would, and asked multiple-choice questions about text
-that it was never trained on: which of four lines comes next. Every model is asked the same ones.
+that it was never trained on: which of four lines comes next (:mod:`gruppetto.experiments.riddles`). Every model is
+asked the same ones.
 """
 
 from __future__ import annotations
 
 from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Ordering, Scale, Value
 from gruppetto.experiments.quality import STORM_PER_HOUR
-from gruppetto.experiments.riddles import KINDS
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
 
@@ -33,14 +33,17 @@ def _arms(scale: Scale) -> list[Arm]:
     return [Arm(name=name, ride=ride, beside=PARALLEL) for name, ride in arms.items()]
 
 
+HABITS = ("spelling", "order")
+"""What models of this size can answer; the third kind is only looked at."""
+
+
 def _right(kind: str, how: str) -> Value:
     return lambda mine, other: mine.get(f"{kind}, {how}")
 
 
 def _wrong(mine: Result, other: Result | None) -> float:
-    """The share of all questions that was answered wrongly, by length."""
-    shares = [float(mine[f"{kind}, by length"]) for kind in KINDS]
-    return 1.0 - sum(shares) / len(shares)
+    """The share of questions of habits that was answered wrongly."""
+    return 1.0 - sum(float(mine[f"{kind}, plain"]) for kind in HABITS) / len(HABITS)
 
 
 def _wrong_beside(mine: Result, other: Result | None) -> float | None:
@@ -54,9 +57,10 @@ DOWNSTREAM = Experiment(
     arms=_arms,
     columns=(
         Column(title="wrong answers beside, in points", value=_wrong_beside, form="+.2%"),
+        # Choices of these two are as long as each other: by length, the same is answered.
+        *(Column(title=f"right, {kind}", value=_right(kind, "plain"), form=".1%") for kind in HABITS),
         *(
-            Column(title=f"right, {kind}, {how}", value=_right(kind, how), form=".1%")
-            for kind in KINDS
+            Column(title=f"right, elsewhere, {how}", value=_right("elsewhere", how), form=".1%")
             for how in ("plain", "by length")
         ),
         LOSS,
