@@ -24,7 +24,12 @@ if __name__ == "__main__":
         use_local_updates=True,
         matchmaking_time=1.0,
         averaging_timeout=10.0,
-        delay_state_averaging=True,
+        # The defaults are meant for rounds of minutes. Here a request must time out before matchmaking does, progress
+        # be told more than once a round, and averaging be over before the next: in the background it is not, and one
+        # of the two workers then makes a single step a round.
+        averager_opts={"request_timeout": 0.5, "target_group_size": 2, "min_group_size": 2, "initial_group_bits": ""},
+        tracker_opts={"min_refresh_period": 0.1, "default_refresh_period": 0.2},
+        delay_state_averaging=False,
         verbose=False,
     )
     log = StepLog(place, worker)

@@ -24,7 +24,8 @@ def small(asked: Ride, story: Path) -> Ride:
     few = {"rounds": 4, "sync_period": 3, "fragments": 3, "overlap_steps": min(2, asked.overlap_steps), "batch": 1}
     sizes = tuple(min(size, 2) for size in asked.batches)
     model = "mite" if asked.model == "tiny" else asked.model
-    return asked.but(**few, batches=sizes, data=data, model=model, eval_windows=8, evaluations=2, tuned_steps=2)
+    least = {"eval_windows": 8, "evaluations": 2, "tuned_steps": 2, "questions": min(asked.questions, 4)}
+    return asked.but(**few, **least, batches=sizes, data=data, model=model)
 
 
 @pytest.mark.parametrize("experiment", VIRTUAL, ids=lambda experiment: experiment.name)

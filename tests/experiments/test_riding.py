@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gruppetto.experiments.coarse import COARSE
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.guests import visits
 from gruppetto.experiments.material import DOMAINS, open_material
@@ -41,6 +42,7 @@ def test_the_same_ride_comes_to_the_same(short: Ride, cache: Path, plain: Result
         {"merge": "median"},
         {"outer": (1.0, 0.0)},
         {"uplink": "int4"},
+        {"uplink": "sign"},
         {"apply": "carry"},
         {"step_s": (1.0, 2.0)},
         {"fragmenter": "layer"},
@@ -133,3 +135,12 @@ def test_experts_and_images_are_looked_at(cache: Path) -> None:
     experts = ride(Ride(model="moe").but(**few), cache)
     assert 1.0 <= experts["balance"] < 4.0
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("uplink", COARSE)
+def test_what_a_coarse_encoding_leaves_unsaid_is_said_later(short: Ride, cache: Path, uplink: str) -> None:
+    plain, said, lost = (
+        ride(short.but(uplink=name, feedback=feedback), cache)["loss"]
+        for name, feedback in (("fp32", True), (uplink, True), (uplink, False))
+    )
+    assert len({plain, said, lost}) == 3 and max(said, lost) < 1.5 * plain

@@ -6,6 +6,7 @@ from gruppetto.errors import UserError
 from gruppetto.experiments.bandwidth import BANDWIDTH
 from gruppetto.experiments.compression import COMPRESSION
 from gruppetto.experiments.dials import APPLY, FRAGMENTS, SCHEDULE, WEIGHTS
+from gruppetto.experiments.downstream import DOWNSTREAM
 from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.faults import FAULTS
 from gruppetto.experiments.heterogeneous import HETEROGENEOUS
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         POSTTRAINING,
         BANDWIDTH,
         DEMO,
+        DOWNSTREAM,
     )
 }
 

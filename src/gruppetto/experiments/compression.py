@@ -1,7 +1,11 @@
-"""What coarse encodings cost: of contributions, with and without their rest said later, and of what is published."""
+"""What coarse encodings cost: of contributions, with and without their rest said later, and of what is published.
+
+Those of one and two bits are too coarse for a run: they are of this experiment alone.
+"""
 
 from __future__ import annotations
 
+from gruppetto.experiments.coarse import COARSE
 from gruppetto.experiments.experiment import BESIDE, LOSS, Arm, Column, Experiment, Ordering, Scale
 from gruppetto.experiments.ride import Ride
 from gruppetto.numerics.codec import CODECS
@@ -22,6 +26,11 @@ def _arms(scale: Scale) -> list[Arm]:
         for name, codec in CODECS.items()
         if codec.keeps_rest
     ]
+    arms += [
+        Arm(name=f"{name} {with_rest}", ride=base.but(uplink=name, feedback=with_rest == "+ rest"), beside="fp32")
+        for with_rest in ("+ rest", "alone")
+        for name in COARSE
+    ]
     return arms + [
         Arm(name=f"fp32, {name} down", ride=base.but(uplink="fp32", downlink=name), beside="fp32")
         for name in DOWNLINKS
@@ -30,16 +39,16 @@ def _arms(scale: Scale) -> list[Arm]:
 
 
 def _orderings(scale: Scale) -> list[Ordering]:
-    names = {arm.name for arm in _arms(scale)}
     promised = [
         (name, "fp32", 0.005, "costs at most 0.5 % (the paper: int4 +0.09 %)") for name in ("bf16", "int8 + rest")
     ]
     promised += [("int4 + rest", "fp32", 0.005, "costs at most 0.5 % (the paper: +0.09 %)")]
-    # Those of one and two bits are there when the codecs are.
-    for coarse in sorted(name for name in names if name.endswith("alone") and CODECS[name.split()[0]].bits < 4):
-        promised.append(
-            (coarse.replace("alone", "+ rest"), coarse, 0.0, "ends below the same with its rest lost (ours)")
-        )
+    for coarse in COARSE:
+        paper = "one bit +83 %" if coarse == "sign" else "two bits +32 %"
+        promised += [
+            (f"{coarse} + rest", f"{coarse} alone", 0.0, "ends below the same with its rest lost (ours)"),
+            ("fp32", f"{coarse} alone", -0.005, f"ends at least 0.5 % below {coarse} alone (the paper: {paper})"),
+        ]
     return [
         Ordering(less=less, more=more, within=within, says=f"{less} {says}") for less, more, within, says in promised
     ]

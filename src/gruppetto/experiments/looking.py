@@ -1,18 +1,23 @@
-"""What else is looked at when a model is trained: each domain, accuracy, the use of experts, and fine-tuning."""
+"""What else is looked at when a model is trained: each domain, accuracy, the use of experts, questions, fine-tuning."""
 
 from __future__ import annotations
 
 import copy
+import tempfile
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from gruppetto.experiments.material import Material, open_material
+from gruppetto.experiments.pretrained import load
+from gruppetto.experiments.riddles import KINDS, riddles
 from gruppetto.experiments.ride import Ride
+from gruppetto.experiments.scoring import score
 from gruppetto.experiments.store import Result
 from gruppetto.train.batches import Batches, gather
 from gruppetto.train.evaluate import evaluate
+from gruppetto.train.export import export
 from gruppetto.train.inner import adamw, learning_rate
 from gruppetto.train.rivals import held_out
 from gruppetto.train.setting import InnerSetting, TrainSetting
@@ -23,6 +28,8 @@ __all__ = ["look_at"]
 TUNING = InnerSetting(learning_rate=1e-3, warmup_rounds=10)
 """One recipe for whatever is tuned."""
 AT_A_TIME = 256
+QUESTIONS = 7
+"""The seed of questions: every model is asked the same."""
 
 
 def look_at(model: nn.Module, asked: Ride, setting: TrainSetting, material: Material, cache: Path) -> Result:
@@ -36,6 +43,8 @@ def look_at(model: nn.Module, asked: Ride, setting: TrainSetting, material: Mate
         found["accuracy"] = _accuracy(model, setting, material)
     if hasattr(model, "router_aux_loss_coef"):
         found["balance"] = _balance(model, setting, material)
+    if asked.questions:
+        found |= _ask(model, asked, setting, material)
     if asked.tuned_on:
         found |= _tune(copy.deepcopy(model), asked, setting, open_material(asked.tuned_on, setting, cache))
     return found
@@ -59,6 +68,28 @@ def _balance(model: nn.Module, setting: TrainSetting, material: Material) -> flo
     number = min(AT_A_TIME, len(tokens) // setting.context)
     input_ids = gather(tokens, torch.arange(number).numpy(), setting.context)
     return float(model(input_ids).aux_loss) / float(model.num_experts_per_tok)  # type: ignore[arg-type]
+
+
+def _ask(model: nn.Module, asked: Ride, setting: TrainSetting, material: Material) -> Result:
+    """Shares of questions answered rightly by what transformers load of the export; the same questions for all."""
+    from transformers import AutoTokenizer
+
+    found: Result = {}
+    with tempfile.TemporaryDirectory() as place:
+        export(model, setting.model, material.data.tokenizer, Path(place) / "model")
+        loaded = load(Path(place) / "model")
+        tokenizer = AutoTokenizer.from_pretrained(Path(place) / "model")
+
+        def encode(text: str) -> list[int]:
+            # What is longer than a window is cut later: no warning is wanted.
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+            return ids
+
+        for kind in KINDS:
+            questions = riddles(material.data.held_out, material.data.tokenizer, kind, asked.questions, seed=QUESTIONS)
+            scored = score(loaded, encode, questions, context=setting.context)
+            found |= {f"{kind}, plain": scored.plain, f"{kind}, by length": scored.by_length}
+    return found
 
 
 def _tune(model: nn.Module, asked: Ride, setting: TrainSetting, material: Material) -> Result:

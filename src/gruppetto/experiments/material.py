@@ -23,7 +23,7 @@ from gruppetto.train.data import Data, open_data
 from gruppetto.train.setting import TrainSetting
 from gruppetto.train.tokens import ByteTokenizer, TokenArray
 
-__all__ = ["DOMAINS", "MATERIAL", "Material", "open_material"]
+__all__ = ["DOMAINS", "MATERIAL", "Material", "divided", "open_material"]
 
 BLOCK_BYTES = 4096
 HELD_OUT_EVERY = 16
@@ -86,7 +86,7 @@ DOMAINS: dict[str, Callable[[], Iterable[bytes]]] = {
 }
 
 
-def _divided(name: str) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+def divided(name: str) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     """Tokens to train on and held out, in blocks."""
     content = bytearray()
     for document in DOMAINS[name]():
@@ -103,7 +103,7 @@ def _divided(name: str) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
 
 
 def _text(names: Iterable[str], *, apart: bool = False) -> Material:
-    found = {name: _divided(name) for name in names}
+    found = {name: divided(name) for name in names}
     train = [kept for kept, _ in found.values()]
     data = _data("+".join(found), np.concatenate(train), np.concatenate([held for _, held in found.values()]))
     if apart:

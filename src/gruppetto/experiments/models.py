@@ -11,7 +11,9 @@ MODELS: dict[str, ModelSetting] = {
     "tiny": ModelSetting(),
     "vit": ModelSetting(architecture="vit", dim=48, layers=2, heads=4, ffn_dim=96, context=28 * 28 + 1),
     "moe": ModelSetting(architecture="hf:mixtral", dim=32, layers=2, heads=2, ffn_dim=48, context=64),
+    "smollm2": ModelSetting(architecture="hf:smollm2", dim=576, layers=30, heads=9, kv_heads=3, ffn_dim=1536),
 }
 """With bytes as tokens: ``mite`` 35 thousand parameters, ``tiny`` 218 thousand, ``moe`` a Mixtral with eight experts of
 which each token takes two (and a load-balancing loss of each learner's own), 91 thousand;
-``vit`` a vision transformer of 40 thousand, for images of 28 × 28."""
+``vit`` a vision transformer of 40 thousand, for images of 28 × 28. ``smollm2`` is pre-trained, 135 million
+(:mod:`gruppetto.experiments.pretrained`)."""

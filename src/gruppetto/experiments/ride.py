@@ -79,6 +79,7 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     outer: tuple[float, float] | None = None
     """η and μ; none: by the length of the run."""
     uplink: str = "bf16"
+    """A codec, or a row of :data:`gruppetto.experiments.coarse.COARSE`."""
     feedback: bool = True
     downlink: str = "fp32"
     gate: str = "clip"
@@ -93,6 +94,10 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tuned_on: str = ""
     """Afterwards the model is fine-tuned alone on this material, and judged there ..."""
     tuned_steps: int = 0
+    lora: int = 0
+    """Of a pre-trained model, which is trained from the beginning, adapters of so many columns only; 0: all of it."""
+    questions: int = 0
+    """So many of each kind of :mod:`gruppetto.experiments.riddles` are put to the exported model."""
 
     @property
     def hash(self) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from gruppetto.experiments.coarse import COARSE, CoarseTensors
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.looking import look_at
-from gruppetto.experiments.material import open_material
+from gruppetto.experiments.material import Material, open_material
+from gruppetto.experiments.pretrained import PRETRAINED, MakeModel, TunedTensors, maker, open_text
 from gruppetto.experiments.processes import ride_in_processes
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import protocol_of, training_of, world_of
@@ -22,9 +25,10 @@ from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.metrics import measure
 from gruppetto.train.data import Data
 from gruppetto.train.log import TrainLog
-from gruppetto.train.rivals import lockstep_data_parallel
+from gruppetto.train.rivals import held_out, lockstep_data_parallel
 from gruppetto.train.setting import TrainSetting
 from gruppetto.train.virtual import Point, VirtualRun
+from gruppetto.train.virtual_learner import LearnerTensors, Recipe
 from gruppetto.train.virtual_rivals import train_rival
 
 __all__ = ["ride"]
@@ -39,22 +43,30 @@ def ride(asked: Ride, cache: Path) -> Result:
         return ride_in_processes(asked, cache)
     torch.set_num_threads(1)
     setting = training_of(asked)
-    material = open_material(asked.data, setting, cache)
+    pretrained = asked.model == PRETRAINED
+    material = Material(data=open_text(asked.data, cache)) if pretrained else open_material(asked.data, setting, cache)
+    make_model = maker(asked, cache)
     model: nn.Module | None = None
     match asked.system:
         case "decoupled":
-            result, model = _decoupled(asked, setting, material.data)
+            result, model = _decoupled(asked, setting, material.data, make_model)
         case "lockstep":
-            result, model = _lockstep(asked, setting, material.data)
+            result, model = _lockstep(asked, setting, material.data, make_model)
         case "data-parallel" | "elastic" | "diloco":
             rival = train_rival(asked.system, setting, material.data, protocol_of(asked), world_of(asked))
             result = {**_ending(rival.curve), "goodput": rival.goodput}
+    if pretrained:
+        first = make_model(setting.model, material.data.tokenizer.vocab_size)
+        result |= {"before tuning": held_out(first, material.data, setting).loss, "after tuning": result["loss"]}
     if model is not None:
         result |= look_at(model, asked, setting, material, cache)
     return {key: _number(value) for key, value in result.items()}
 
 
-def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, nn.Module]:
+def _decoupled(asked: Ride, setting: TrainSetting, data: Data, make_model: MakeModel) -> tuple[Result, nn.Module]:
+    tensors: Callable[[Recipe], LearnerTensors] = partial(TunedTensors, make_model=make_model)
+    if asked.uplink in COARSE:
+        tensors = partial(CoarseTensors, name=asked.uplink)
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "trace.jsonl"
         with TraceWriter(path, {}) as trace:
@@ -65,6 +77,8 @@ def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, 
                 world_of(asked),
                 trace=trace if asked.books else None,
                 make_syncer=syncer_weighing(asked.weighting),
+                make_model=make_model,
+                make_tensors=tensors,
             )
             directions = Directions()
             if asked.directions:
@@ -89,9 +103,11 @@ def _decoupled(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, 
     return result, done.model
 
 
-def _lockstep(asked: Ride, setting: TrainSetting, data: Data) -> tuple[Result, nn.Module]:
+def _lockstep(asked: Ride, setting: TrainSetting, data: Data, make_model: MakeModel) -> tuple[Result, nn.Module]:
     with tempfile.TemporaryDirectory() as place, TrainLog(Path(place) / "log.jsonl", clock=lambda: 0.0) as log:
-        model, found = lockstep_data_parallel(setting, data, num_learners=asked.learners, rounds=asked.rounds, log=log)
+        model, found = lockstep_data_parallel(
+            setting, data, num_learners=asked.learners, rounds=asked.rounds, log=log, make_model=make_model
+        )
     return {"loss": found.loss, "tokens": asked.learners * asked.rounds * setting.tokens_per_step}, model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gruppetto.experiments.coarse import COARSE
 from gruppetto.experiments.guests import VISITS, visits
 from gruppetto.experiments.material import MATERIAL
 from gruppetto.experiments.models import MODELS
@@ -67,7 +68,7 @@ def world_of(ride: Ride) -> VirtualSetting:
     setting = VirtualSetting(
         fragmenter=ride.fragmenter,
         merge=((".*", ride.merge),) if ride.merge else (),
-        uplink=ride.uplink,
+        uplink="fp32" if ride.uplink in COARSE else ride.uplink,
         feedback=ride.feedback,
         downlink=ride.downlink,
         step_s=ride.step_s,

@@ -21,7 +21,7 @@ from gruppetto.train.evaluate import Evaluation, evaluate
 from gruppetto.train.inner import adamw, learning_rate
 from gruppetto.train.log import TrainLog
 from gruppetto.train.model import build
-from gruppetto.train.setting import TrainSetting
+from gruppetto.train.setting import ModelSetting, TrainSetting
 from gruppetto.train.step import StepResult, backward, update
 
 __all__ = ["Course", "SynchronousDiloco", "lockstep_data_parallel", "single"]
@@ -93,13 +93,20 @@ def single(
 
 
 def lockstep_data_parallel(
-    setting: TrainSetting, data: Data, *, num_learners: int, rounds: int, log: TrainLog, first_slot: int = 0
+    setting: TrainSetting,
+    data: Data,
+    *,
+    num_learners: int,
+    rounds: int,
+    log: TrainLog,
+    first_slot: int = 0,
+    make_model: Callable[[ModelSetting, int], nn.Module] = build,
 ) -> tuple[nn.Module, Evaluation]:
     """Data parallel in this process: every step averages the gradients of M batches, one from each slot.
 
     The same mathematics as M processes, for experiments on few cores.
     """
-    model = build(setting.model, data.tokenizer.vocab_size)
+    model = make_model(setting.model, data.tokenizer.vocab_size)
     optimizer = adamw(model, setting.inner)
     shards = [Batches.of(data, setting, slot=first_slot + m) for m in range(num_learners)]
 

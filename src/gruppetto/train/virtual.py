@@ -37,7 +37,7 @@ from gruppetto.train.data import Data
 from gruppetto.train.evaluate import Evaluation
 from gruppetto.train.model import build
 from gruppetto.train.rivals import held_out
-from gruppetto.train.setting import TrainSetting
+from gruppetto.train.setting import ModelSetting, TrainSetting
 from gruppetto.train.virtual_hands import VirtualLearner, VirtualSyncer
 from gruppetto.train.virtual_learner import LearnerTensors, Recipe
 from gruppetto.train.virtual_setting import Guest, VirtualSetting
@@ -148,15 +148,18 @@ class VirtualRun:
         learner_states: Mapping[str, LearnerState] | None = None,
         workers: int = 1,
         make_syncer: Callable[..., SyncerCore] = SyncerCore,
+        make_model: Callable[[ModelSetting, int], nn.Module] = build,
+        make_tensors: Callable[[Recipe], LearnerTensors] = LearnerTensors,
     ) -> None:
-        """``state``, ``learner_states`` and ``make_syncer``: see :class:`gruppetto.sim.World`."""
+        """``state``, ``learner_states`` and ``make_syncer``: see :class:`gruppetto.sim.World`. ``make_model`` and
+        ``make_tensors``: the global model, from setting and vocabulary, and what a learner of this process trains."""
         if protocol.rounds is None:
             raise SettingError("a virtual run needs an end", where="run.rounds", fix="give a number of rounds")
         if protocol.slots > setting.data.slots:
             setting = replace(setting, data=replace(setting.data, slots=protocol.slots))
         self.settings = {"train": setting, "protocol": protocol, "virtual": virtual}
         self._setting, self._data, self._on_round, self._rounds = setting, data, on_round, protocol.rounds
-        self.model = build(setting.model, data.tokenizer.vocab_size)
+        self.model = make_model(setting.model, data.tokenizer.vocab_size)
         """The global model, as of the last evaluation."""
         self._flat = FlatModel(self.model)
         parts = cut(self._flat.layout, protocol.num_fragments, virtual.fragmenter, virtual.merge)
@@ -191,7 +194,7 @@ class VirtualRun:
         self._workers = Workers(workers) if workers > 1 else None
 
         def hands(spec: LearnerSpec) -> DrowsyLearner:
-            tensors = LearnerTensors(recipe) if self._workers is None else self._workers.make(recipe)
+            tensors = make_tensors(recipe) if self._workers is None else self._workers.make(recipe)
             factor = virtual.factor_of(spec.name)
             own = replace(setting, batch_size=virtual.batch_size_of(spec.name, setting.batch_size))
             self.learners[spec.name] = VirtualLearner(

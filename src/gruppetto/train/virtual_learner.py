@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.inner_state import InnerState, gather, kind_of, put_buffers, put_optimizer
@@ -74,7 +74,7 @@ class LearnerTensors:
     def begin(self) -> None:
         """As a new process; what was kept is on its disk still."""
         recipe = self._recipe
-        self._model = build(recipe.setting.model, recipe.vocab_size)
+        self._model = self.make_model()
         self._optimizer = adamw(self._model, recipe.setting.inner)
         flat = FlatModel(self._model)
         self._holdings = Holdings(flat)
@@ -82,6 +82,10 @@ class LearnerTensors:
         self._rewarm: Rewarm | None = None
         self._warmed = 0
         self._started: tuple[Tensor, bool] | None = None
+
+    def make_model(self) -> nn.Module:
+        """The model as it is at first, the same for all learners."""
+        return build(self._recipe.setting.model, self._recipe.vocab_size)
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
