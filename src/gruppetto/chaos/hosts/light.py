@@ -5,7 +5,7 @@
 Each is a whole :class:`gruppetto.Learner` around a model of one matrix, on a thread that has entered its namespace. A
 step is a pause of ``step_s`` and one of a small optimizer; what is beyond the pause is what the step costs. One line of
 ``steps.jsonl`` for each step: who, when it ended (seconds of a clock that all processes of the machine share), how long
-it took. Lines on standard input are orders: ``end``.
+it took; and one of its metrics at the end. Lines on standard input are orders: ``end``.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def _ride(light: Light, width: int, steps: int, over: threading.Event) -> None:
             line = {"who": light.name, "at": round(wall_time_s(), 4), "took_s": round(ended - began, 6)}
             os.write(steps, json.dumps(line).encode() + b"\n")
             began = ended
+        line = {"who": light.name, "metrics": learner.metrics()}
+        os.write(steps, json.dumps(line).encode() + b"\n")
 
 
 if __name__ == "__main__":
