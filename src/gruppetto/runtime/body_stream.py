@@ -120,6 +120,8 @@ class BodyStream(asyncio.BufferedProtocol):
 
     def __init__(self, on_lost: Callable[[Exception | None], None] = lambda wrong: None) -> None:
         self._on_lost = on_lost
+        self.small = False
+        """It was made for small segments (:class:`~gruppetto.runtime.dialling.Segments`)."""
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._sending = False

@@ -1,0 +1,145 @@
+"""Sites of a plan: read from a file, and what is said about where the syncer is to be.
+
+::
+
+    [[site]]
+    name = "zurich"
+    learners = 2
+    up = "1Gbit/s"         # out of the site; --gbit-s where it is not said
+    down = "1Gbit/s"
+    rtt = "30ms"           # there and back to the other sites; 40 ms where it is not said
+    may_serve = true       # false: no syncer can be there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gruppetto.cli.plan_notes import gbit
+from gruppetto.cli.quantities import as_gbit_s, as_seconds, timed
+from gruppetto.config.kinds import check_keys, shown
+from gruppetto.config.load import read_toml
+from gruppetto.errors import SettingError
+from gruppetto.sim.cluster import Cluster
+from gruppetto.sim.planner import Plan
+from gruppetto.sim.sites import FULL, Placement, Site, periods, placements
+
+__all__ = ["between", "read_sites", "sites_as_json", "sites_text"]
+
+KEYS = ("name", "learners", "up", "down", "rtt", "may_serve")
+
+
+def read_sites(path: Path, *, gbit_s: float) -> tuple[Site, ...]:
+    """Raises :class:`SettingError` for what is not understood."""
+    content = read_toml(path)
+    check_keys(content, ("site",), where=str(path))
+    tables = content.get("site", [])
+    if not isinstance(tables, list) or not tables:
+        raise SettingError("names no site", where=str(path), fix="write [[site]]")
+    return tuple(_site(table, str(path), gbit_s) for table in tables)
+
+
+def between(cluster: Cluster, sites: Sequence[Site], *, latency: bool) -> Cluster:
+    """The cluster as a plan prices it: every learner as narrow as the narrowest, and the widest way out for the syncer.
+
+    ``latency``: it has been given, and the sites' round trips do not count.
+    """
+    training = [site for site in sites if site.learners]
+    most = -(-sum(site.learners for site in training) // len(training))
+    narrowest = min(min(site.up_gbit_s, site.down_gbit_s) / site.learners for site in training)
+    machine = cluster.machine
+    if not latency:
+        machine = replace(machine, latency_s=max(site.rtt_s for site in sites) / 2)
+    return replace(cluster, sites=len(training), gbit_s=narrowest * most, machine=machine)
+
+
+def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
+    """Where the syncer is to be, what every link then carries, and what would fit."""
+    found = _placed(plan, sites)
+    best, choice = found[0], plan.best.choice
+    wide = max(len(site.name) for site in sites)
+    others = ", ".join(f"{_where(each)} {each.busiest.use:.0%}" for each in found[1:4])
+    lines = [
+        f"sites    {_where(best)}: the busiest link, {best.busiest.site.name}'s, is {best.busiest.use:.0%} full"
+        + (f"; {others}" if others else ""),
+        f"         {'':{wide}}  learners  out               in                out/in a day        trip",
+    ]
+    for load in best.loads:
+        site = load.site
+        out = f"{load.up_use:.0%} of {gbit(site.up_gbit_s)}"
+        into = f"{load.down_use:.0%} of {gbit(site.down_gbit_s)}"
+        day = f"{_gigabytes(load.up_bytes_a_day)} / {_gigabytes(load.down_bytes_a_day)}"
+        trip = timed(load.trip_s) if load.trip_s else "-"
+        lines.append(f"         {site.name:{wide}}  {site.learners:<8}  {out:<16}  {into:<16}  {day:<18}  {trip}")
+    if not best.fits:
+        lines.append(
+            f"         it does not fit: more than {FULL:.0%} of a link"
+            + (f", and a round takes {best.slowdown:.2g} steps" if best.slowdown > 1 else "")
+        )
+    enough = ", ".join(f"{up} up {down} down from H = {h}" for up, down, h in _periods(plan, sites, best))
+    lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {choice.sync_period})")
+    return "\n".join(lines)
+
+
+def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
+    """The same as one object: shares in 0…1, bytes, seconds."""
+    found = _placed(plan, sites)
+    return {
+        "serving": list(found[0].serving),
+        "fits": found[0].fits,
+        "slowdown": found[0].slowdown,
+        "links": {
+            load.site.name: {
+                "up_use": load.up_use,
+                "down_use": load.down_use,
+                "up_bytes_a_day": load.up_bytes_a_day,
+                "down_bytes_a_day": load.down_bytes_a_day,
+                "trip_s": load.trip_s,
+            }
+            for load in found[0].loads
+        },
+        "others": [{"serving": list(each.serving), "busiest": each.busiest.use} for each in found[1:]],
+        "least_periods": [
+            {"uplink": up, "downlink": down, "sync_period": h} for up, down, h in _periods(plan, sites, found[0])
+        ],
+    }
+
+
+def _placed(plan: Plan, sites: Sequence[Site]) -> list[Placement]:
+    cluster = plan.cluster
+    return placements(sites, plan.best.choice, parameters=cluster.parameters, step_s=cluster.step_s)
+
+
+def _periods(plan: Plan, sites: Sequence[Site], best: Placement) -> list[tuple[str, str, int]]:
+    cluster = plan.cluster
+    return list(periods(sites, best.serving, parameters=cluster.parameters, step_s=cluster.step_s))
+
+
+def _where(placement: Placement) -> str:
+    if len(placement.serving) == 1:
+        return f"syncer at {placement.serving[0]}"
+    return f"a shard at each of {', '.join(placement.serving)}"
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e12:.3g} TB" if count >= 1e12 else f"{count / 1e9:.3g} GB"
+
+
+def _site(table: object, where: str, gbit_s: float) -> Site:
+    if not isinstance(table, Mapping):
+        raise SettingError(f"is {shown(table)}", where=f"{where}: site", fix="write [[site]]")
+    check_keys(table, KEYS, where=f"{where}: site")
+    name, learners, serves = table.get("name", ""), table.get("learners", 0), table.get("may_serve", True)
+    said = f"{where}: site {name}".rstrip()
+    if not isinstance(name, str):
+        raise SettingError(f"is {shown(name)}", where=f"{where}: site name", fix="use a text")
+    if isinstance(learners, bool) or not isinstance(learners, int):
+        raise SettingError(f"is {shown(learners)}", where=f"{said}: learners", fix="use a whole number, 0 or more")
+    if not isinstance(serves, bool):
+        raise SettingError(f"is {shown(serves)}", where=f"{said}: may_serve", fix="use true or false")
+    up, down = (as_gbit_s(str(table[way]), where=f"{said}: {way}") if way in table else gbit_s for way in ("up", "down"))
+    rtt_s = as_seconds(str(table.get("rtt", "40ms")), where=f"{said}: rtt", zero=True, never=False)
+    return Site(name=name, learners=learners, up_gbit_s=up, down_gbit_s=down, rtt_s=rtt_s, may_serve=serves)

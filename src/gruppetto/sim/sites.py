@@ -1,0 +1,233 @@
+"""Several sites with unlike links: where the syncer is to be, what each link carries, and what it would have to.
+
+A learner sends a fragment up and takes one down, once in H steps for each part of the model; whoever is at the
+syncer's own site uses no link for it. With U and D bytes a second for one learner up and down, m learners at a site,
+M in all, and a share a of the model served there (1 at the one syncer's site, 1/S at each of S shards')::
+
+    leaves the site    m·U·(1 − a) + (M − m)·D·a
+    comes to it        m·D·(1 − a) + (M − m)·U·a
+
+So a syncer's site sends what all the others take down: that is what a narrow way out cannot bear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gruppetto.errors import SettingError
+from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS
+from gruppetto.sim.choice import GBIT, Choice
+
+__all__ = ["FULL", "WAYS", "Load", "Placement", "Site", "check_sites", "least_period", "periods", "place", "placements"]
+
+FULL = 0.8
+"""Of a link: beyond, what is short and urgent waits behind bodies, and a lost second is not caught up with."""
+SAMPLE = 1 << 20
+DAY_S = 86_400.0
+WAYS = (("bf16", "fp32"), ("bf16", "bf16"), ("int8", "delta"), ("int4", "delta-int4"))
+"""Up and down, from exact to coarse. Steps down (``delta``) come from one syncer only."""
+GRAIN = 0.05
+"""Links that are as full as each other to this share are equally good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A place with one link. Every impossible value is refused with the fix.
+
+    >>> Site(name="", learners=1, up_gbit_s=1, down_gbit_s=1)
+    Traceback (most recent call last):
+    ...
+    gruppetto.errors.SettingError: site: it has no name; name it
+    """
+
+    name: str
+    learners: int
+    """0: nobody trains there, but a syncer could be there."""
+    up_gbit_s: float
+    down_gbit_s: float
+    rtt_s: float = 0.04
+    """There and back, to the other sites; between two of them the longer one counts."""
+    may_serve: bool = True
+    """A syncer could be there."""
+
+    def __post_init__(self) -> None:
+        where = f"site {self.name}".rstrip()
+        if not self.name:
+            raise SettingError("it has no name", where=where, fix="name it")
+        if self.learners < 0:
+            raise SettingError(f"{self.learners} learners", where=where, fix="use 0 or more")
+        for name in ("up_gbit_s", "down_gbit_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingError(f"{name} is {getattr(self, name)}", where=where, fix="use more than 0")
+        if not 0 <= self.rtt_s < math.inf:
+            raise SettingError(f"rtt_s is {self.rtt_s}", where=where, fix="use 0 seconds or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What the link of one site carries in the mean, at a round for every step."""
+
+    site: Site
+    up_bytes_s: float
+    down_bytes_s: float
+    trip_s: float
+    """From a snapshot to the merged value, for a learner there: the ask, its fragment up, and one down, at the share
+    that the narrowest link on the way has for it."""
+
+    @property
+    def up_use(self) -> float:
+        """Share of the link."""
+        return self.up_bytes_s / (self.site.up_gbit_s * GBIT)
+
+    @property
+    def down_use(self) -> float:
+        return self.down_bytes_s / (self.site.down_gbit_s * GBIT)
+
+    @property
+    def use(self) -> float:
+        """Of the busier way."""
+        return max(self.up_use, self.down_use)
+
+    @property
+    def up_bytes_a_day(self) -> float:
+        return self.up_bytes_s * DAY_S
+
+    @property
+    def down_bytes_a_day(self) -> float:
+        return self.down_bytes_s * DAY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A syncer at one site, or one shard of it at each of several."""
+
+    serving: tuple[str, ...]
+    loads: tuple[Load, ...]
+    """By site, in the order in which they were named."""
+
+    @property
+    def busiest(self) -> Load:
+        return max(self.loads, key=lambda load: load.use)
+
+    @property
+    def fits(self) -> bool:
+        """No link is fuller than :data:`FULL`."""
+        return self.busiest.use <= FULL
+
+    @property
+    def slowdown(self) -> float:
+        """Steps to a round: links that are too narrow make rounds come later, and training goes on meanwhile."""
+        return max(1.0, self.busiest.use)
+
+    @property
+    def bytes_a_day(self) -> float:
+        """What crosses between sites."""
+        return sum(load.up_bytes_a_day for load in self.loads)
+
+
+def place(
+    sites: Sequence[Site], serving: Sequence[str], choice: Choice, *, parameters: int, step_s: float
+) -> Placement:
+    """What every link carries with the syncer, or a shard each, at ``serving``.
+
+    >>> sites = [Site(name=name, learners=m, up_gbit_s=1, down_gbit_s=1) for name, m in (("a", 3), ("b", 1))]
+    >>> at_a = place(sites, ["a"], Choice(learners=4), parameters=24_000_000, step_s=1.0)
+    >>> [(load.up_bytes_s, load.down_bytes_s) for load in at_a.loads]
+    [(4000000.0, 2000000.0), (2000000.0, 4000000.0)]
+    """
+    everybody = sum(site.learners for site in sites)
+    a_learner_s = choice.sync_period * step_s
+    up, down = (_bytes_of(codec, parameters) / a_learner_s for codec in _codecs(choice))
+    shares = {site.name: 1 / len(serving) if site.name in serving else 0.0 for site in sites}
+    loads = []
+    for site in sites:
+        share, others = shares[site.name], everybody - site.learners
+        loads.append(
+            Load(
+                site=site,
+                up_bytes_s=site.learners * up * (1 - share) + others * down * share,
+                down_bytes_s=site.learners * down * (1 - share) + others * up * share,
+                trip_s=_trip_s(site, sites, shares, choice, parameters),
+            )
+        )
+    return Placement(serving=tuple(serving), loads=tuple(loads))
+
+
+def placements(sites: Sequence[Site], choice: Choice, *, parameters: int, step_s: float) -> list[Placement]:
+    """The syncer at each site where it may be, and a shard at each site with learners; the best first.
+
+    Best is what fits, then the emptier busiest link where that differs by more than a trifle, then the fewest bytes
+    between sites, then one syncer before several. Raises :class:`SettingError` for sites that cannot be.
+    """
+    check_sites(sites)
+    ways = [(site.name,) for site in sites if site.may_serve]
+    together = tuple(site.name for site in sites if site.may_serve and site.learners)
+    if len(together) > 1 and DOWNLINKS[choice.downlink].steps is None:
+        ways.append(together)
+    found = [place(sites, way, choice, parameters=parameters, step_s=step_s) for way in ways]
+    return sorted(
+        found, key=lambda p: (not p.fits, round(p.busiest.use / GRAIN), p.bytes_a_day, len(p.serving), p.serving)
+    )
+
+
+def least_period(
+    sites: Sequence[Site], serving: Sequence[str], uplink: str, downlink: str, *, parameters: int, step_s: float
+) -> int:
+    """The smallest H with which no link is fuller than :data:`FULL`: what is carried goes by 1/H."""
+    once = Choice(learners=0, sync_period=1, num_fragments=1, uplink=uplink, downlink=downlink)
+    use = place(sites, serving, once, parameters=parameters, step_s=step_s).busiest.use
+    return max(1, math.ceil(use / FULL * (1 - 1e-12)))
+
+
+def periods(
+    sites: Sequence[Site], serving: Sequence[str], *, parameters: int, step_s: float
+) -> Iterator[tuple[str, str, int]]:
+    """Up, down, and the smallest H, for each of :data:`WAYS` that is possible there."""
+    for uplink, downlink in WAYS:
+        if len(serving) == 1 or DOWNLINKS[downlink].steps is None:
+            yield (
+                uplink,
+                downlink,
+                least_period(sites, serving, uplink, downlink, parameters=parameters, step_s=step_s),
+            )
+
+
+def check_sites(sites: Sequence[Site]) -> None:
+    """Raises :class:`SettingError` for sites of which no run can be made."""
+    names = [site.name for site in sites]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SettingError(f"{', '.join(twice)} is there twice", where="site", fix="name each site once")
+    if sum(site.learners > 0 for site in sites) < 2:
+        raise SettingError("fewer than two sites have learners", where="site", fix="plan one site without a file")
+    if not any(site.may_serve for site in sites):
+        raise SettingError("no site may serve", where="site", fix="leave may_serve out at one")
+
+
+def _trip_s(
+    site: Site, sites: Sequence[Site], shares: Mapping[str, float], choice: Choice, parameters: int
+) -> float:
+    """To the farthest site that serves. A round's bodies of all learners are under way together."""
+    everybody = sum(each.learners for each in sites)
+    up, down = (_bytes_of(codec, parameters) / choice.num_fragments for codec in _codecs(choice))
+    trips = [0.0]
+    for other in sites:
+        if not shares[other.name] or other is site:
+            continue
+        remote = everybody - other.learners
+        up_s = max(site.learners * up / site.up_gbit_s, remote * up / other.down_gbit_s) / GBIT
+        down_s = max(site.learners * down / site.down_gbit_s, remote * down / other.up_gbit_s) / GBIT
+        # Progress and ask, the answer, the announcement, and the download: four ways of half a round trip, and one more.
+        trips.append(2.5 * max(site.rtt_s, other.rtt_s) + up_s + down_s)
+    return max(trips)
+
+
+def _codecs(choice: Choice) -> tuple[str, str]:
+    """The encodings of what usually travels."""
+    return choice.uplink, DOWNLINKS[choice.downlink].usual.name
+
+
+def _bytes_of(codec: str, elements: int) -> float:
+    return CODECS[codec].payload_bytes(SAMPLE) / SAMPLE * elements
