@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from gruppetto.config.load import read_toml
 from gruppetto.errors import SettingError
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.planner import Plan
-from gruppetto.sim.sites import FULL, Placement, Site, periods, placements
+from gruppetto.sim.sites import FULL, Load, Placement, Site, periods, placements
 
 __all__ = ["between", "read_sites", "sites_as_json", "sites_text"]
 
@@ -60,25 +60,16 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
     """Where the syncer is to be, what every link then carries, and what would fit."""
     found = _placed(plan, sites)
     best, choice = found[0], plan.best.choice
-    wide = max(len(site.name) for site in sites)
     others = ", ".join(f"{_where(each)} {each.busiest.use:.0%}" for each in found[1:4])
     lines = [
         f"sites    {_where(best)}: the busiest link, {best.busiest.site.name}'s, is {best.busiest.use:.0%} full"
-        + (f"; {others}" if others else ""),
-        f"         {'':{wide}}  learners  out               in                out/in a day        trip",
+        + (f"; {others}" if others else "")
     ]
-    for load in best.loads:
-        site = load.site
-        out = f"{load.up_use:.0%} of {gbit(site.up_gbit_s)}"
-        into = f"{load.down_use:.0%} of {gbit(site.down_gbit_s)}"
-        day = f"{_gigabytes(load.up_bytes_a_day)} / {_gigabytes(load.down_bytes_a_day)}"
-        trip = timed(load.trip_s) if load.trip_s else "-"
-        lines.append(f"         {site.name:{wide}}  {site.learners:<8}  {out:<16}  {into:<16}  {day:<18}  {trip}")
-    if not best.fits:
-        lines.append(
-            f"         it does not fit: more than {FULL:.0%} of a link"
-            + (f", and a round takes {best.slowdown:.2g} steps" if best.slowdown > 1 else "")
-        )
+    rows = [("", "learners", "out", "in", "out and in a day", "trip"), *map(_row, best.loads)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        lines.append("         " + "  ".join(map(str.ljust, row, widths)).rstrip())
+    lines += [f"         {said}" for said in _shortages(best)]
     enough = ", ".join(f"{up} up {down} down from H = {h}" for up, down, h in _periods(plan, sites, best))
     lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {choice.sync_period})")
     return "\n".join(lines)
@@ -122,6 +113,32 @@ def _where(placement: Placement) -> str:
     if len(placement.serving) == 1:
         return f"syncer at {placement.serving[0]}"
     return f"a shard at each of {', '.join(placement.serving)}"
+
+
+def _row(load: Load) -> tuple[str, ...]:
+    site = load.site
+    return (
+        site.name,
+        str(site.learners),
+        f"{load.up_use:.0%} of {gbit(site.up_gbit_s)}",
+        f"{load.down_use:.0%} of {gbit(site.down_gbit_s)}",
+        f"{_gigabytes(load.up_bytes_a_day)}, {_gigabytes(load.down_bytes_a_day)}",
+        timed(load.trip_s) if load.trip_s else "",
+    )
+
+
+def _shortages(placement: Placement) -> Iterator[str]:
+    """What comes of each link that is too narrow."""
+    for load in placement.loads:
+        if load.use <= FULL:
+            continue
+        name = load.site.name
+        if load.use <= 1:
+            yield f"{name}: more than {FULL:.0%} of its link; what is short waits behind bodies"
+        elif name in placement.serving:
+            yield f"{name}: its link is too narrow to serve from; rounds take {load.use:.2g} steps"
+        else:
+            yield f"{name}: its link is too narrow; its learners are in about {1 / load.use:.0%} of the rounds"
 
 
 def _gigabytes(count: float) -> str:

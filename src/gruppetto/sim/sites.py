@@ -119,8 +119,9 @@ class Placement:
 
     @property
     def slowdown(self) -> float:
-        """Steps to a round: links that are too narrow make rounds come later, and training goes on meanwhile."""
-        return max(1.0, self.busiest.use)
+        """Steps to a round: where a site that serves is too narrow rounds come later, and training goes on meanwhile. A
+        narrow link elsewhere keeps its own learners out of rounds, and nobody waits for them."""
+        return max(1.0, *(load.use for load in self.loads if load.site.name in self.serving))
 
     @property
     def bytes_a_day(self) -> float:
