@@ -111,9 +111,10 @@ class Hosts:
         if into:
             self._address(space, self.hosts[name].own)  # the kernel has dropped routes, and IPv6 addresses
 
-    def know(self, name: str, names: Mapping[str, str]) -> None:
+    def know(self, name: str, names: Mapping[str, Sequence[str]]) -> None:
         """Which names the host can resolve, and to what. In place: programs that run see it."""
-        lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{address} {word}" for word, address in names.items())]
+        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        lines += [f"{address} {word}" for word, addresses in names.items() for address in addresses]
         with (NAMES / self.namespace(name) / "hosts").open("r+", encoding="utf-8") as file:
             file.truncate()
             file.write("\n".join(lines) + "\n")
@@ -172,9 +173,8 @@ def enter(namespace: str) -> Iterator[None]:
     """This thread, and those that it starts, are at that host; their sockets are."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open("rb") as home, (NAMESPACES / namespace).open("rb") as there:
-        for number in (there.fileno(),):
-            if libc.setns(number, CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+        if libc.setns(there.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
         try:
             yield
         finally:

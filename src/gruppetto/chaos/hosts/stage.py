@@ -65,7 +65,8 @@ class _Moment:
 
 
 class Stage:
-    """A run at ``hosts``, from entering to leaving. ``syncer``: the name or address that learners dial."""
+    """A run at ``hosts``, from entering to leaving. ``syncer``: the name or address that learners dial; its host is
+    called ``syncer``, and names are those that the host of the first learner knows."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Stage:
         *,
         learners: Sequence[str],
         syncer: str,
-        listen: str = "0.0.0.0",
+        listen: str = "::",
         tls: bool = True,
         step_s: float = 0.25,
         width: int = 64,
@@ -242,7 +243,6 @@ class Stage:
             ],
         }
         (self.place / "light.json").write_text(json.dumps(setting), encoding="utf-8")
-        # All know the names that the first one knows.
         self._run(self.learners[0], "-m", "gruppetto.chaos.hosts.light", str(self.place / "light.json"))
         self.until(lambda: all(self._took_s(0.0).values()), "step of each learner")
 
