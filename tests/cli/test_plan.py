@@ -163,8 +163,8 @@ def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys:
     a_day = 1e9 / 8 * 86_400
     assert cloud["down_use"] == pytest.approx(cloud["down_bytes_a_day"] / a_day)
     assert cloud["up_use"] == pytest.approx(cloud["up_bytes_a_day"] / a_day / 0.4)
-    assert cloud["trip_s"] > 2.5 * 0.12 and campus["trip_s"] == 0
-    assert [each["serving"] for each in sites["others"]][0] != ["campus"]
+    assert cloud["trip_s"] > 3 * 0.12 and campus["trip_s"] == 0
+    assert sites["others"][0]["serving"] != ["campus"]
     assert {(each["uplink"], each["downlink"]) for each in sites["least_periods"]} >= {("int4", "delta-int4")}
     # The same for people, of a plan that is simulated for less long.
     named = read_sites(file, gbit_s=1.0)

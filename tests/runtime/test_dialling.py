@@ -34,9 +34,9 @@ def test_segments_change_only_for_what_was_made_as_they_are_now(stalls: list[boo
 
 def test_small_segments_are_agreed_on_by_both_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        segments = Segments()
+        segments, port = Segments(), server.getsockname()[1]
         segments.stalled(small=False)
-        with connected_within("127.0.0.1", server.getsockname()[1], segments, 10.0) as made, server.accept()[0] as other:
+        with connected_within("127.0.0.1", port, segments, 10.0) as made, server.accept()[0] as other:
             for end in (made, other):
                 assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= SMALL_BYTES
 

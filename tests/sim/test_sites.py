@@ -1,4 +1,4 @@
-"""Sites: what links carry agrees with learners counted one by one, nothing is lost on the way, and H is the smallest."""
+"""Sites: what links carry agrees with learners counted one by one, nothing is lost between them, and H is the least."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_shards_share_out_what_one_site_cannot_send() -> None:
 def test_a_trip_is_the_distance_and_the_bytes() -> None:
     far, near = site("far", 1, 1.0, 2.0, rtt_s=0.2), site("near", 1, 4.0, 4.0, rtt_s=0.01)
     loads = place([far, near], ["near"], CHOICE, parameters=24_000_000, step_s=1.0).loads
-    assert loads[0].trip_s == pytest.approx(2.5 * 0.2 + 2e6 * 8 / 1e9 + 4e6 * 8 / 2e9)
+    assert loads[0].trip_s == pytest.approx(3 * 0.2 + 2e6 * 8 / 1e9 + 4e6 * 8 / 2e9)
     assert loads[1].trip_s == 0.0
 
 

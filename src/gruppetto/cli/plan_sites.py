@@ -59,7 +59,7 @@ def between(cluster: Cluster, sites: Sequence[Site], *, latency: bool) -> Cluste
 def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
     """Where the syncer is to be, what every link then carries, and what would fit."""
     found = _placed(plan, sites)
-    best, choice = found[0], plan.best.choice
+    best = found[0]
     others = ", ".join(f"{_where(each)} {each.busiest.use:.0%}" for each in found[1:4])
     lines = [
         f"sites    {_where(best)}: the busiest link, {best.busiest.site.name}'s, is {best.busiest.use:.0%} full"
@@ -71,7 +71,8 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
         lines.append("         " + "  ".join(map(str.ljust, row, widths)).rstrip())
     lines += [f"         {said}" for said in _shortages(best)]
     enough = ", ".join(f"{up} up {down} down from H = {h}" for up, down, h in _periods(plan, sites, best))
-    lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {choice.sync_period})")
+    chosen = plan.best.choice.sync_period
+    lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {chosen})")
     return "\n".join(lines)
 
 
@@ -157,6 +158,8 @@ def _site(table: object, where: str, gbit_s: float) -> Site:
         raise SettingError(f"is {shown(learners)}", where=f"{said}: learners", fix="use a whole number, 0 or more")
     if not isinstance(serves, bool):
         raise SettingError(f"is {shown(serves)}", where=f"{said}: may_serve", fix="use true or false")
-    up, down = (as_gbit_s(str(table[way]), where=f"{said}: {way}") if way in table else gbit_s for way in ("up", "down"))
+    up, down = (
+        as_gbit_s(str(table[way]), where=f"{said}: {way}") if way in table else gbit_s for way in ("up", "down")
+    )
     rtt_s = as_seconds(str(table.get("rtt", "40ms")), where=f"{said}: rtt", zero=True, never=False)
     return Site(name=name, learners=learners, up_gbit_s=up, down_gbit_s=down, rtt_s=rtt_s, may_serve=serves)

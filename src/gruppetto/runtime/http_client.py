@@ -66,7 +66,7 @@ PING_S = 5.0
 """A control connection on which neither a frame nor a pong has come for one and a half of this is given up. Heartbeats
 go on meanwhile on their own connection: until one of the ends knows, rounds spend their whole grace window on us."""
 DIAL_S = 10.0
-"""For making a connection. What was sent into a cut is sent again after longer and longer: a new one is sooner there."""
+"""For making a connection. What was sent into a cut is sent again later and later: a new one is there sooner."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
 

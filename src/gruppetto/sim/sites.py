@@ -74,8 +74,8 @@ class Load:
     up_bytes_s: float
     down_bytes_s: float
     trip_s: float
-    """From a snapshot to the merged value, for a learner there: the ask, its fragment up, and one down, at the share
-    that the narrowest link on the way has for it."""
+    """From a snapshot to the merged value, for a learner there: three round trips, its fragment up and one down, at the
+    share that the narrowest link on the way has for it."""
 
     @property
     def up_use(self) -> float:
@@ -207,9 +207,7 @@ def check_sites(sites: Sequence[Site]) -> None:
         raise SettingError("no site may serve", where="site", fix="leave may_serve out at one")
 
 
-def _trip_s(
-    site: Site, sites: Sequence[Site], shares: Mapping[str, float], choice: Choice, parameters: int
-) -> float:
+def _trip_s(site: Site, sites: Sequence[Site], shares: Mapping[str, float], choice: Choice, parameters: int) -> float:
     """To the farthest site that serves. A round's bodies of all learners are under way together."""
     everybody = sum(each.learners for each in sites)
     up, down = (_bytes_of(codec, parameters) / choice.num_fragments for codec in _codecs(choice))
@@ -220,8 +218,8 @@ def _trip_s(
         remote = everybody - other.learners
         up_s = max(site.learners * up / site.up_gbit_s, remote * up / other.down_gbit_s) / GBIT
         down_s = max(site.learners * down / site.down_gbit_s, remote * down / other.up_gbit_s) / GBIT
-        # Progress and ask, the answer, the announcement, and the download: four ways of half a round trip, and one more.
-        trips.append(2.5 * max(site.rtt_s, other.rtt_s) + up_s + down_s)
+        # Progress, ask, answer and announcement are half a round trip each, and the download is a whole one.
+        trips.append(3 * max(site.rtt_s, other.rtt_s) + up_s + down_s)
     return max(trips)
 
 

@@ -1,4 +1,4 @@
-"""Learners that weigh little, one at each of several hosts, in one process: what they do costs hardly more than a sleep.
+"""Learners that weigh little, one at each of several hosts, in one process: what they do costs hardly more than sleep.
 
     python -m gruppetto.chaos.hosts.light SETTING.json
 

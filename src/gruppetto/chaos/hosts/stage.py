@@ -1,4 +1,4 @@
-"""One run over several hosts: a syncer at one, a light learner at each of others, and what was seen between two moments.
+"""One run over several hosts: a syncer at one, a light learner at each of the others, and what was seen of it.
 
 The syncer is the shipping command line, with TLS and certificates of ``gruppetto certs`` unless told otherwise. What is
 judged comes from outside of it: the trace, put through a fresh core, and the steps as learners themselves time them.
