@@ -118,6 +118,9 @@ def trouble(args: argparse.Namespace, what: str, do: Callable[[Stage], None], *w
         for name in NAMES:
             made.hosts.set(name, up=FAR, down=FAR)
         moment = made.moment()
+        time.sleep(args.seconds)
+        usual = made.since(moment).step_s
+        moment = made.moment()
         do(made)
         back: dict[str, float | str] = {}
         for name in whom:
@@ -125,13 +128,13 @@ def trouble(args: argparse.Namespace, what: str, do: Callable[[Stage], None], *w
                 back[name] = round(made.until_merged(name, rounds=1, within_s=BACK_WITHIN_S), 1)
             except RunFailed:
                 back[name] = f"not in {BACK_WITHIN_S:g} s"
-        longest = max(made.since(moment).step_s.values())
+        found = made.since(moment).step_s
         said = books(made)
         again = {name: int(each["gruppetto/reconnects"]) for name, each in made.metrics().items()}
         yield {
             "what": what,
             "back_s": back,
-            "step": round(longest / args.step_s, 3),
+            "step": round(max(found[name] / usual[name] for name in NAMES), 4),
             "reconnects": again,
             "books": said,
         }

@@ -49,11 +49,16 @@ def between(cluster: Cluster, sites: Sequence[Site], *, latency: bool) -> Cluste
     """
     training = [site for site in sites if site.learners]
     most = -(-sum(site.learners for site in training) // len(training))
-    narrowest = min(min(site.up_gbit_s, site.down_gbit_s) / site.learners for site in training)
+    narrowest = min(map(share, training))
     machine = cluster.machine
     if not latency:
         machine = replace(machine, latency_s=max(site.rtt_s for site in sites) / 2)
     return replace(cluster, sites=len(training), gbit_s=narrowest * most, machine=machine)
+
+
+def share(site: Site) -> float:
+    """Gbit/s that one learner there has of the narrower way."""
+    return min(site.up_gbit_s, site.down_gbit_s) / site.learners
 
 
 def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
@@ -71,6 +76,12 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
         lines.append("         " + "  ".join(map(str.ljust, row, widths)).rstrip())
     lines += [f"         {said}" for said in _shortages(best)]
     enough = ", ".join(f"{up} up {down} down from H = {h}" for up, down, h in _periods(plan, sites, best))
+    narrow = min((site for site in sites if site.learners), key=share)
+    if share(narrow) < max(share(site) for site in sites if site.learners):
+        lines.append(
+            f"         above, every learner is priced with the narrowest share of a link, {narrow.name}'s: who has more "
+            "is in more rounds"
+        )
     chosen = plan.best.choice.sync_period
     lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {chosen})")
     return "\n".join(lines)

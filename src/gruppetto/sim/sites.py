@@ -21,7 +21,7 @@ from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.sim.choice import GBIT, Choice
 
-__all__ = ["FULL", "WAYS", "Load", "Placement", "Site", "check_sites", "least_period", "periods", "place", "placements"]
+__all__ = ["DAY_S", "FULL", "WAYS", "Load", "Placement", "Site", "check_sites", "least_period", "periods", "place", "placements"]
 
 FULL = 0.8
 """Of a link: beyond, what is short and urgent waits behind bodies, and a lost second is not caught up with."""
@@ -164,7 +164,7 @@ def placements(sites: Sequence[Site], choice: Choice, *, parameters: int, step_s
     between sites, then one syncer before several. Raises :class:`SettingError` for sites that cannot be.
     """
     check_sites(sites)
-    ways = [(site.name,) for site in sites if site.may_serve]
+    ways: list[tuple[str, ...]] = [(site.name,) for site in sites if site.may_serve]
     together = tuple(site.name for site in sites if site.may_serve and site.learners)
     if len(together) > 1 and DOWNLINKS[choice.downlink].steps is None:
         ways.append(together)

@@ -10,6 +10,7 @@ it took; and one of its metrics at the end. Lines on standard input are orders: 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -62,10 +63,8 @@ def _at_its_host(light: Light, width: int, steps: int, over: threading.Event) ->
 
 def _ride(light: Light, width: int, steps: int, over: threading.Event) -> None:
     """``width``² · 24 parameters in 24 tensors."""
-    import torch
-
-    import gruppetto
-
+    # By name: whoever only makes hosts and looks at runs needs no torch.
+    torch, gruppetto = map(importlib.import_module, ("torch", "gruppetto"))
     torch.set_num_threads(1)
     chance = torch.Generator().manual_seed(sum(light.name.encode()))
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(width, width)) for _ in range(BLOCKS)])
