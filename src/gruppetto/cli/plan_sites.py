@@ -79,8 +79,8 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
     narrow = min((site for site in sites if site.learners), key=share)
     if share(narrow) < max(share(site) for site in sites if site.learners):
         lines.append(
-            f"         above, every learner is priced with the narrowest share of a link, {narrow.name}'s: who has more "
-            "is in more rounds"
+            f"         above, every learner is priced with the narrowest share of a link, {narrow.name}'s: "
+            "who has more is in more rounds"
         )
     chosen = plan.best.choice.sync_period
     lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {chosen})")

@@ -21,7 +21,19 @@ from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.sim.choice import GBIT, Choice
 
-__all__ = ["DAY_S", "FULL", "WAYS", "Load", "Placement", "Site", "check_sites", "least_period", "periods", "place", "placements"]
+__all__ = [
+    "DAY_S",
+    "FULL",
+    "WAYS",
+    "Load",
+    "Placement",
+    "Site",
+    "check_sites",
+    "least_period",
+    "periods",
+    "place",
+    "placements",
+]
 
 FULL = 0.8
 """Of a link: beyond, what is short and urgent waits behind bodies, and a lost second is not caught up with."""

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,7 +46,10 @@ downlink = "{downlink}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A stretch of time. By learner: its median step, and the share of the rounds that hold its work."""
+    """A stretch of time. By learner: its step, and the share of the rounds that hold its work.
+
+    Of all steps the lower quartile: whatever else the machine has to do makes steps longer, never shorter.
+    """
 
     seconds: float
     rounds: int
@@ -126,7 +129,7 @@ class Stage:
         return Seen(
             seconds=now.at - then.at,
             rounds=len(closed),
-            step_s={name: median(steps[name]) if steps[name] else float("nan") for name in self.learners},
+            step_s={name: _lower_quartile(steps[name]) for name in self.learners},
             merged={name: sum(name in who for who in closed) / max(1, len(closed)) for name in self.learners},
             up_bytes={name: now.up_bytes[name] - then.up_bytes[name] for name in self.learners},
             down_bytes={name: now.down_bytes[name] - then.down_bytes[name] for name in self.learners},
@@ -265,3 +268,8 @@ class Stage:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+
+
+def _lower_quartile(values: Sequence[float]) -> float:
+    """NaN of fewer than two."""
+    return quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else float("nan")
