@@ -170,10 +170,11 @@ def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys:
     named = read_sites(file, gbit_s=1.0)
     cluster = between(Cluster(chips=24, parameters=350_000_000), named, latency=False)
     said = sites_text(plan(cluster, learners=[3], boundaries=30), named)
-    assert "syncer at campus" in said and "a round a step: bf16 up fp32 down from H =" in said
-    assert "too narrow" not in said
+    assert "syncer at campus" in said and "in time: bf16 up fp32 down from H =" in said
+    assert "more than a step" not in said
     home = replace(named[1], up_gbit_s=0.001)
-    assert "cloud: its link is too narrow" in sites_text(plan(cluster, learners=[3], boundaries=30), [named[0], home])
+    said = sites_text(plan(cluster, learners=[3], boundaries=30), [named[0], home])
+    assert "cloud: an answer takes" in said and "bf16 up fp32 down never" in said
 
 
 @pytest.mark.parametrize(

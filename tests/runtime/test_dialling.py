@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gruppetto.errors import ConnectionLost
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.dialling import SMALL_BYTES, Segments, connected, connected_within
 from gruppetto.runtime.http_client import HttpSyncer
@@ -117,6 +119,34 @@ async def after_a_name_that_has_moved() -> None:
         assert asked == [1, 1, 2]
     for server in (first, second):
         server.close()
+
+
+def test_what_stands_still_is_tried_with_small_segments_and_then_with_usual_ones_again() -> None:
+    asyncio.run(against_a_wall())
+
+
+async def against_a_wall() -> None:
+    """It takes connections, and says nothing."""
+    over = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    address = SyncerAddress.parse(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with HttpSyncer(address, token=None, tls=None, stall_s=0.1) as client:
+        for small in (True, False):
+            with pytest.raises(ConnectionLost, match="nothing moved for too long"):
+                await client.seed(LearnerId("a"), Incarnation(1), Fragment(0), memoryview(bytes(4)))
+            assert client.segments.small == small
+        for small in (True, False):
+            with pytest.raises(ConnectionLost, match="nothing moved for too long"):
+                async with client.control():
+                    pass
+            assert client.segments.small == small
+    over.set()
+    server.close()
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here, or not together with IPv4")

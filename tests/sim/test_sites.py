@@ -59,13 +59,17 @@ def test_loads_are_those_of_learners_counted_one_by_one(
 
 @given(sites=sites_lists, way=st.sampled_from(WAYS))
 def test_the_least_period_fits_and_one_less_does_not(sites: list[Site], way: tuple[str, str]) -> None:
-    def use(period: int) -> float:
-        at = Choice(learners=0, uplink=way[0], downlink=way[1], sync_period=period)
-        return place(sites, ["s0"], at, parameters=PARAMETERS, step_s=STEP_S).busiest.use
+    def fits(period: int) -> bool:
+        at = Choice(learners=0, uplink=way[0], downlink=way[1], sync_period=period, num_fragments=min(period, 96))
+        found = place(sites, ["s0"], at, parameters=PARAMETERS, step_s=STEP_S)
+        in_time = all(load.answer_s <= STEP_S for load in found.loads if load.site.learners)
+        return found.busiest.use <= FULL and in_time
 
     least = least_period(sites, ["s0"], *way, parameters=PARAMETERS, step_s=STEP_S)
-    assert use(least) <= FULL * (1 + 1e-9)
-    assert least == 1 or use(least - 1) > FULL
+    if least is None:
+        assert not any(map(fits, (1, 24, 96, 400, 1000)))
+    else:
+        assert fits(least) and (least == 1 or not fits(least - 1))
 
 
 CHOICE = Choice(learners=7, uplink="bf16", downlink="fp32", sync_period=48)
@@ -104,7 +108,22 @@ def test_a_trip_is_the_distance_and_the_bytes() -> None:
     far, near = site("far", 1, 1.0, 2.0, rtt_s=0.2), site("near", 1, 4.0, 4.0, rtt_s=0.01)
     loads = place([far, near], ["near"], CHOICE, parameters=24_000_000, step_s=1.0).loads
     assert loads[0].trip_s == pytest.approx(3 * 0.2 + 2e6 * 8 / 1e9 + 4e6 * 8 / 2e9)
-    assert loads[1].trip_s == 0.0
+    assert loads[0].answer_s == pytest.approx(1.5 * 0.2 + 2e6 * 8 / 1e9)
+    assert loads[1].trip_s == loads[1].answer_s == 0.0
+
+
+def test_an_answer_has_one_step() -> None:
+    """A fragment of 96 takes as long at any H; coarser words make it smaller."""
+    sites = [site("home", 1, up=0.02), site("campus", 2)]
+
+    def least(uplink: str, downlink: str) -> int | None:
+        return least_period(sites, ["campus"], uplink, downlink, parameters=96 * 10**6, step_s=0.5)
+
+    at = Choice(learners=3, uplink="bf16", sync_period=1000, num_fragments=96)
+    found = place(sites, ["campus"], at, parameters=96 * 10**6, step_s=0.5)
+    assert found.busiest.use < 0.2 and not found.loads[0].in_time and not found.fits
+    assert least("bf16", "fp32") is None
+    assert least("int4", "delta-int4") in range(40, 97)
 
 
 @pytest.mark.parametrize("wrong", [{"learners": -1}, {"up": 0.0}, {"down": math.inf}, {"rtt_s": -1.0}, {"name": ""}])

@@ -75,7 +75,9 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
     for row in rows:
         lines.append("         " + "  ".join(map(str.ljust, row, widths)).rstrip())
     lines += [f"         {said}" for said in _shortages(best)]
-    enough = ", ".join(f"{up} up {down} down from H = {h}" for up, down, h in _periods(plan, sites, best))
+    enough = ", ".join(
+        f"{up} up {down} down {f'from H = {h}' if h else 'never'}" for up, down, h in _periods(plan, sites, best)
+    )
     narrow = min((site for site in sites if site.learners), key=share)
     if share(narrow) < max(share(site) for site in sites if site.learners):
         lines.append(
@@ -83,7 +85,7 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
             "who has more is in more rounds"
         )
     chosen = plan.best.choice.sync_period
-    lines.append(f"         below {FULL:.0%} of every link, a round a step: {enough} (chosen: H = {chosen})")
+    lines.append(f"         below {FULL:.0%} of every link, every answer in time: {enough} (chosen: H = {chosen})")
     return "\n".join(lines)
 
 
@@ -100,6 +102,8 @@ def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
                 "down_use": load.down_use,
                 "up_bytes_a_day": load.up_bytes_a_day,
                 "down_bytes_a_day": load.down_bytes_a_day,
+                "answer_s": load.answer_s,
+                "in_time": load.in_time,
                 "trip_s": load.trip_s,
             }
             for load in found[0].loads
@@ -116,7 +120,7 @@ def _placed(plan: Plan, sites: Sequence[Site]) -> list[Placement]:
     return placements(sites, plan.best.choice, parameters=cluster.parameters, step_s=cluster.step_s)
 
 
-def _periods(plan: Plan, sites: Sequence[Site], best: Placement) -> list[tuple[str, str, int]]:
+def _periods(plan: Plan, sites: Sequence[Site], best: Placement) -> list[tuple[str, str, int | None]]:
     cluster = plan.cluster
     return list(periods(sites, best.serving, parameters=cluster.parameters, step_s=cluster.step_s))
 
@@ -142,15 +146,16 @@ def _row(load: Load) -> tuple[str, ...]:
 def _shortages(placement: Placement) -> Iterator[str]:
     """What comes of each link that is too narrow."""
     for load in placement.loads:
-        if load.use <= FULL:
-            continue
         name = load.site.name
-        if load.use <= 1:
-            yield f"{name}: more than {FULL:.0%} of its link; what is short waits behind bodies"
-        elif name in placement.serving:
+        if load.use > 1 and name in placement.serving:
             yield f"{name}: its link is too narrow to serve from; rounds take {load.use:.2g} steps"
-        else:
-            yield f"{name}: its link is too narrow; its learners are in about {1 / load.use:.0%} of the rounds"
+        elif load.use > 1 or not load.in_time:
+            yield (
+                f"{name}: an answer takes {timed(load.answer_s)}, more than a step: rounds close without its learners, "
+                "except where they wait for K"
+            )
+        elif load.use > FULL:
+            yield f"{name}: more than {FULL:.0%} of its link; what is short waits behind bodies"
 
 
 def _gigabytes(count: float) -> str:

@@ -8,6 +8,9 @@ M in all, and a share a of the model served there (1 at the one syncer's site, 1
     comes to it        m·D·(1 − a) + (M − m)·U·a
 
 So a syncer's site sends what all the others take down: that is what a narrow way out cannot bear.
+
+A round closes when the fleet has made its next step, so an answer has one step to be asked for and to arrive: a learner
+whose fragment takes longer up is not in fewer rounds but in none, and only smaller fragments help it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.sim.choice import GBIT, Choice
+from gruppetto.sim.planner import MOST_FRAGMENTS
 
 __all__ = [
     "DAY_S",
@@ -38,6 +42,8 @@ __all__ = [
 FULL = 0.8
 """Of a link: beyond, what is short and urgent waits behind bodies, and a lost second is not caught up with."""
 SAMPLE = 1 << 20
+LONGEST_PERIOD = 1000
+"""Beyond, nobody has looked at what H does to the loss."""
 DAY_S = 86_400.0
 WAYS = (("bf16", "fp32"), ("bf16", "bf16"), ("int8", "delta"), ("int4", "delta-int4"))
 """Up and down, from exact to coarse. Steps down (``delta``) come from one syncer only."""
@@ -85,6 +91,10 @@ class Load:
     site: Site
     up_bytes_s: float
     down_bytes_s: float
+    answer_s: float
+    """From the step that makes a quorum to its answer at the syncer: two messages, and its fragment up."""
+    in_time: bool
+    """Which is less than a step: else rounds close without its learners, unless they wait for K of them."""
     trip_s: float
     """From a snapshot to the merged value, for a learner there: three round trips, its fragment up and one down, at the
     share that the narrowest link on the way has for it."""
@@ -126,8 +136,8 @@ class Placement:
 
     @property
     def fits(self) -> bool:
-        """No link is fuller than :data:`FULL`."""
-        return self.busiest.use <= FULL
+        """No link is fuller than :data:`FULL`, and every answer is in time."""
+        return self.busiest.use <= FULL and all(load.in_time for load in self.loads)
 
     @property
     def slowdown(self) -> float:
@@ -158,12 +168,15 @@ def place(
     loads = []
     for site in sites:
         share, others = shares[site.name], everybody - site.learners
+        answer_s, trip_s = _times_s(site, sites, shares, choice, parameters)
         loads.append(
             Load(
                 site=site,
                 up_bytes_s=site.learners * up * (1 - share) + others * down * share,
                 down_bytes_s=site.learners * down * (1 - share) + others * up * share,
-                trip_s=_trip_s(site, sites, shares, choice, parameters),
+                answer_s=answer_s,
+                in_time=not site.learners or answer_s <= step_s,
+                trip_s=trip_s,
             )
         )
     return Placement(serving=tuple(serving), loads=tuple(loads))
@@ -188,17 +201,33 @@ def placements(sites: Sequence[Site], choice: Choice, *, parameters: int, step_s
 
 def least_period(
     sites: Sequence[Site], serving: Sequence[str], uplink: str, downlink: str, *, parameters: int, step_s: float
-) -> int:
-    """The smallest H with which no link is fuller than :data:`FULL`: what is carried goes by 1/H."""
-    once = Choice(learners=0, sync_period=1, num_fragments=1, uplink=uplink, downlink=downlink)
-    use = place(sites, serving, once, parameters=parameters, step_s=step_s).busiest.use
-    return max(1, math.ceil(use / FULL * (1 - 1e-12)))
+) -> int | None:
+    """The smallest H that fits, with as many fragments, 96 at most: what is carried goes by 1/H, and what an answer
+    takes by 1/P. None: with no H."""
+
+    def fits(period: int) -> bool:
+        at = Choice(
+            learners=0,
+            sync_period=period,
+            num_fragments=min(period, MOST_FRAGMENTS),
+            uplink=uplink,
+            downlink=downlink,
+        )
+        return place(sites, serving, at, parameters=parameters, step_s=step_s).fits
+
+    low, high = 0, LONGEST_PERIOD
+    if not fits(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def periods(
     sites: Sequence[Site], serving: Sequence[str], *, parameters: int, step_s: float
-) -> Iterator[tuple[str, str, int]]:
-    """Up, down, and the smallest H, for each of :data:`WAYS` that is possible there."""
+) -> Iterator[tuple[str, str, int | None]]:
+    """Up, down, and the smallest H if there is one, for each of :data:`WAYS` that is possible there."""
     for uplink, downlink in WAYS:
         if len(serving) == 1 or DOWNLINKS[downlink].steps is None:
             yield (
@@ -219,20 +248,24 @@ def check_sites(sites: Sequence[Site]) -> None:
         raise SettingError("no site may serve", where="site", fix="leave may_serve out at one")
 
 
-def _trip_s(site: Site, sites: Sequence[Site], shares: Mapping[str, float], choice: Choice, parameters: int) -> float:
-    """To the farthest site that serves. A round's bodies of all learners are under way together."""
+def _times_s(
+    site: Site, sites: Sequence[Site], shares: Mapping[str, float], choice: Choice, parameters: int
+) -> tuple[float, float]:
+    """Of an answer, and of a whole trip, to the farthest site that serves. Bodies of a round are under way together."""
     everybody = sum(each.learners for each in sites)
     up, down = (_bytes_of(codec, parameters) / choice.num_fragments for codec in _codecs(choice))
-    trips = [0.0]
+    answers, trips = [0.0], [0.0]
     for other in sites:
         if not shares[other.name] or other is site:
             continue
         remote = everybody - other.learners
         up_s = max(site.learners * up / site.up_gbit_s, remote * up / other.down_gbit_s) / GBIT
         down_s = max(site.learners * down / site.down_gbit_s, remote * down / other.up_gbit_s) / GBIT
+        rtt_s = max(site.rtt_s, other.rtt_s)
         # Progress, ask, answer and announcement are half a round trip each, and the download is a whole one.
-        trips.append(3 * max(site.rtt_s, other.rtt_s) + up_s + down_s)
-    return max(trips)
+        answers.append(1.5 * rtt_s + up_s)
+        trips.append(3 * rtt_s + up_s + down_s)
+    return max(answers), max(trips)
 
 
 def _codecs(choice: Choice) -> tuple[str, str]:
