@@ -36,13 +36,13 @@ def test_sites_that_are_far_away_are_cut_off_and_find_a_syncer_that_has_moved(tm
             for name in names:
                 stage.until_merged(name, rounds=1)
             moment = stage.moment()
-            pause.wait(3.0)
+            pause.wait(2.6)
             near = stage.since(moment)
             for name in names:
                 hosts.set(name, up=SLOW if name == "ben" else FAR, down=FAR)
             pause.wait(1.0)
             moment = stage.moment()
-            pause.wait(4.0)
+            pause.wait(3.6)
             far = stage.since(moment)
             # 200 ms there and back, 100 Mbit/s, 10 from one of them: nobody's step is longer, and everybody takes part.
             for name in names:
@@ -54,7 +54,7 @@ def test_sites_that_are_far_away_are_cut_off_and_find_a_syncer_that_has_moved(tm
                 hosts.plug("ben", into=False)
                 pause.wait(0.3)
                 hosts.plug("ben", into=True)
-                pause.wait(0.7)
+                pause.wait(0.4)
             hosts.move("syncer", *NEW)
             hosts.know("anna", {NAME: NEW})
             hosts.set("ben")
