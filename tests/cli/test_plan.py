@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gruppetto.cli.__main__ import main
+from gruppetto.cli.plan_sites import between, read_sites, sites_text
 from gruppetto.config import load_run
+from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.machine import MachineProfile, read_machine
+from gruppetto.sim.planner import plan
 
 QUICK = [
     "plan",
@@ -127,3 +131,66 @@ def test_a_machine_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Capt
         file.write_text(wrong)
         assert main(["plan", "--machine", str(file)]) == 2
         assert str(file) in capsys.readouterr().err
+
+
+SITES = """
+[[site]]
+name = "campus"
+learners = 2
+up = "2Gbit/s"
+down = "2Gbit/s"
+rtt = "30ms"
+
+[[site]]
+name = "cloud"
+learners = 1
+up = "400Mbit/s"
+rtt = "120ms"
+"""
+
+
+def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(SITES)
+    wishes = ["plan", "--chips", "24", "--params", "350M", "--step-s", "1s", "--gbit-s", "1", "--sites", str(file)]
+    assert main([*wishes, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    sites, chosen = found["sites"], found["settings"]
+    assert (chosen["num_learners"], sites["serving"], sites["fits"]) == (3, ["campus"], True)
+    cloud, campus = sites["links"]["cloud"], sites["links"]["campus"]
+    assert cloud["up_bytes_a_day"] == pytest.approx(campus["down_bytes_a_day"])
+    # --gbit-s is what a site has that does not say.
+    a_day = 1e9 / 8 * 86_400
+    assert cloud["down_use"] == pytest.approx(cloud["down_bytes_a_day"] / a_day)
+    assert cloud["up_use"] == pytest.approx(cloud["up_bytes_a_day"] / a_day / 0.4)
+    assert cloud["trip_s"] > 3 * 0.12 and campus["trip_s"] == 0
+    assert sites["others"][0]["serving"] != ["campus"]
+    assert {(each["uplink"], each["downlink"]) for each in sites["least_periods"]} >= {("int4", "delta-int4")}
+    # The same for people, of a plan that is simulated for less long.
+    named = read_sites(file, gbit_s=1.0)
+    cluster = between(Cluster(chips=24, parameters=350_000_000), named, latency=False)
+    said = sites_text(plan(cluster, learners=[3], boundaries=30), named)
+    assert "syncer at campus" in said and "in time: bf16 up fp32 down from H =" in said
+    assert "more than a step" not in said
+    home = replace(named[1], up_gbit_s=0.001)
+    said = sites_text(plan(cluster, learners=[3], boundaries=30), [named[0], home])
+    assert "cloud: an answer takes" in said and "bf16 up fp32 down never" in said
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "fix"),
+    [
+        ("learners = 1", "learners = 1.5", "use a whole number"),
+        ('up = "400Mbit/s"', 'up = "wide"', "use a bandwidth"),
+        ('rtt = "120ms"', 'latency = "120ms"', "latency"),
+        ('name = "cloud"', 'name = "campus"', "name each site once"),
+        ("[[site]]", "[[place]]", "place"),
+    ],
+)
+def test_sites_that_are_not_understood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], was: str, now: str, fix: str
+) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(SITES.replace(was, now))
+    assert main(["plan", "--sites", str(file)]) == 2
+    assert fix in capsys.readouterr().err

@@ -19,6 +19,7 @@ from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics import CODECS, Layout, TensorSpec
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Version
+from gruppetto.runtime import body_server
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_wire import MAX_HEAD_BYTES, Reply, Request, decode, encode
 from gruppetto.runtime.cut import cut
@@ -45,6 +46,7 @@ class Cutter:
         self.upstream, self.limits = port, list(limits)
         self.passed = 0
         self.damages_at = 1 << 60
+        self.passed = self.connections = 0
 
     async def __aenter__(self) -> Cutter:
         self.server = await asyncio.start_server(self._pair, "127.0.0.1", 0)
@@ -55,6 +57,7 @@ class Cutter:
         self.server.close()
 
     async def _pair(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         there, back = await asyncio.open_connection("127.0.0.1", self.upstream)
         left = [self.limits.pop(0) if self.limits else 1 << 60]
 
@@ -205,6 +208,26 @@ def test_a_body_of_which_nobody_says_the_checksum_is_refused(place: Callable[...
             await stream.send(encode(Request(method="PUT", path=path, headers=headers, length=body.size)))
             assert (await stream.head(Reply)).status == 400
             stream.abort()
+@pytest.mark.parametrize(("reads_on_bytes", "connections"), [(BODY_BYTES, 1), (BODY_BYTES - 1, 3)])
+def test_a_late_body_costs_a_connection_only_if_it_is_long(
+    place: Callable[..., None], monkeypatch: pytest.MonkeyPatch, reads_on_bytes: int, connections: int
+) -> None:
+    """What is read to its end leaves the connection in order: the next exchange is understood."""
+    monkeypatch.setattr(body_server, "READ_ON_BYTES", reads_on_bytes)
+
+    async def test(at: Place) -> None:
+        answer, body = at.answer()
+        assert at.world.learners[0].link.contribute(answer, "fp32", body.data) == "taken"
+        at.world.settle(at.world.learners)
+        late = replace(answer, cursor=answer.cursor + 1)
+        room, layout_hash = LeasePool().lend(NUMEL), at.world.layout.layout_hash
+        async with at.client() as (client, cutter):
+            for _ in range(2):
+                taken, _ = await client.contribute(late, "fp32", (body + 1).data)
+                assert not taken
+            assert await client.fetch(Fragment(0), Version(1), layout_hash, room) == Version(1)
+            assert (room.values == 1).all()
+            assert cutter.connections == connections
 
     place(test)
 

@@ -12,6 +12,7 @@ import tyro
 
 from gruppetto.cli.flags import print_json, read_flags
 from gruppetto.cli.plan_file import run_toml
+from gruppetto.cli.plan_sites import between, read_sites, sites_as_json, sites_text
 from gruppetto.cli.plan_text import as_json, text_of
 from gruppetto.cli.quantities import as_count, as_gbit_s, as_gib, as_number, as_seconds, as_years
 from gruppetto.cli.simulate_flags import one_by_one
@@ -20,6 +21,7 @@ from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.machine import MachineProfile, read_machine
 from gruppetto.sim.paper import FITTED, usual_slice
 from gruppetto.sim.planner import plan
+from gruppetto.sim.sites import Site, check_sites
 
 __all__ = ["main"]
 
@@ -42,7 +44,8 @@ class Flags:
     gbit_s: str = "10"
     """The link to the syncer, each way: of every site, or of every learner where no sites are named."""
     sites: str | None = None
-    """Places with one link each; a learner lies within one of them."""
+    """Places with one link each; a learner lies within one of them. Or a file of [[site]] tables: name, learners, up,
+    down, rtt; then the plan says too where the syncer is to be, and how full each link is."""
     learners: Annotated[tuple[str, ...], tyro.conf.arg(metavar="M")] = ()
     """Only consider these."""
     syncer_gib: str | None = None
@@ -72,15 +75,24 @@ def main(arguments: Sequence[str]) -> int:
         raise StateError("is there already", where=str(flags.out), fix="name another file")
     rounds = as_count(flags.rounds, where="--rounds") if flags.rounds is not None else None
     learners = [as_count(m, where="--learners") for m in flags.learners] or None
-    found = plan(cluster_of(flags), learners=learners, progress=_progress)
+    cluster, sites = cluster_of(flags), sites_of(flags)
+    if sites:
+        if learners is not None:
+            raise SettingError("is given, and a file of sites", where="--learners", fix="leave one of them out")
+        learners = [sum(site.learners for site in sites)]
+        cluster = between(cluster, sites, latency=flags.latency is not None)
+    found = plan(cluster, learners=learners, progress=_progress)
     toml = run_toml(found, rounds=rounds)
     if flags.out is not None:
         flags.out.parent.mkdir(parents=True, exist_ok=True)
         flags.out.write_text(toml, encoding="utf-8")
     if flags.json:
-        print_json({**as_json(found, rounds=rounds), "run_toml": toml})
+        more = {"sites": sites_as_json(found, sites)} if sites else {}
+        print_json({**as_json(found, rounds=rounds), **more, "run_toml": toml})
     else:
         print(text_of(found, rounds=rounds))
+        if sites:
+            print(f"\n{sites_text(found, sites)}")
         if flags.out is not None:
             print(f"\n{flags.out}")
         elif found.best.choice.learners > 1:
@@ -101,13 +113,26 @@ def cluster_of(flags: Flags) -> Cluster:
         step_s=as_seconds(flags.step_s, where="--step-s", never=False),
         mtbi_s=as_years(flags.mtbi_years, where="--mtbi-years"),
         gbit_s=as_gbit_s(flags.gbit_s, where="--gbit-s"),
-        sites=as_count(flags.sites, where="--sites") if flags.sites is not None else None,
+        sites=None if flags.sites is None or _is_file(flags.sites) else as_count(flags.sites, where="--sites"),
         syncer_gib=as_gib(flags.syncer_gib, where="--syncer-gib") if flags.syncer_gib is not None else None,
         syncer_gbit_s=as_gbit_s(flags.syncer_gbit_s, where="--syncer-gbit-s") if flags.syncer_gbit_s else None,
         spread=as_number(flags.spread, where="--spread"),
         hardware=replace(FITTED, elastic=replace(FITTED.elastic, slice_chips=slice_chips)),
         machine=machine,
     )
+
+
+def sites_of(flags: Flags) -> tuple[Site, ...]:
+    """Those of the file; none where there is none."""
+    if flags.sites is None or not _is_file(flags.sites):
+        return ()
+    sites = read_sites(Path(flags.sites), gbit_s=as_gbit_s(flags.gbit_s, where="--gbit-s"))
+    check_sites(sites)
+    return sites
+
+
+def _is_file(sites: str) -> bool:
+    return sites.endswith(".toml") or Path(sites).is_file()
 
 
 def _parameters(text: str) -> int:

@@ -14,6 +14,7 @@ from aiohttp import web
 from gruppetto.errors import AddressError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import ENDPOINT_FILE
+from gruppetto.runtime.listening import listening
 
 __all__ = ["STANDBY_WORDS", "Antechamber", "who_serves"]
 
@@ -44,7 +45,11 @@ class Antechamber:
     async def __aenter__(self) -> int:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+            made = listening(self._host, self._port)
+            if made is None:
+                await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+            else:
+                await web.SockSite(self._runner, made, ssl_context=self._tls).start()
         except OSError as wrong:
             await self._runner.cleanup()
             where = f"{self._host}:{self._port}"

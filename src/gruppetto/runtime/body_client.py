@@ -20,6 +20,8 @@ from gruppetto.runtime.body_wire import (
     Request,
     encode,
 )
+from gruppetto.runtime.body_wire import BODIES_PATH, CONTINUE, GREETING_END, UPGRADE, Reply, Request, encode
+from gruppetto.runtime.dialling import Segments, connected
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum
 
@@ -56,14 +58,17 @@ class RoadReply:
 
 
 class Road:
-    """``headers``: what opens it, the token among them."""
+    """``headers``: what opens it, the token among them. ``dial_s``: how long making a connection may take."""
 
-    def __init__(self, headers: dict[str, str], tls: ssl.SSLContext | None) -> None:
-        self._headers, self._tls = headers, tls
+    def __init__(
+        self, headers: dict[str, str], tls: ssl.SSLContext | None, segments: Segments, *, dial_s: float
+    ) -> None:
+        self._headers, self._tls, self._segments, self._dial_s = headers, tls, segments, dial_s
         self._idle: dict[SyncerAddress, list[BodyStream]] = {}
         self._none_at: set[SyncerAddress] = set()
 
     def close(self) -> None:
+        """Drop all connections that wait for use."""
         for streams in self._idle.values():
             for stream in streams:
                 stream.abort()
@@ -71,7 +76,7 @@ class Road:
 
     async def open(self, address: SyncerAddress) -> BodyStream | None:
         """A connection of our own for a while; None where there is no such road, and everything goes by HTTP. Raises
-        :class:`OSError` and :class:`ConnectionLost`."""
+        :class:`OSError`, :class:`TimeoutError` and :class:`ConnectionLost`."""
         if address in self._none_at:
             return None
         idle = self._idle.get(address, [])
@@ -79,14 +84,15 @@ class Road:
             stream = idle.pop()
             if stream.is_open:
                 return stream
-        stream = await self._dial(address)
-        try:
-            await stream.send(self._greeting(address))
-            words = (await stream.greeting()).split(maxsplit=2)
-            status = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
-        except BaseException:
-            stream.abort()
-            raise
+        async with asyncio.timeout(self._dial_s):
+            stream = await self._dial(address)
+            try:
+                await stream.send(self._greeting(address))
+                words = (await stream.greeting()).split(maxsplit=2)
+                status = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
+            except BaseException:
+                stream.abort()
+                raise
         if status == 101:
             return stream
         stream.abort()
@@ -146,7 +152,16 @@ class Road:
 
     async def _dial(self, address: SyncerAddress) -> BodyStream:
         tls = (self._tls or ssl.create_default_context()) if address.secure else None
-        _, stream = await asyncio.get_running_loop().create_connection(BodyStream, address.host, address.port, ssl=tls)
+        small = self._segments.small
+        made = await connected(address.host, address.port, self._segments)
+        try:
+            _, stream = await asyncio.get_running_loop().create_connection(
+                BodyStream, sock=made, ssl=tls, server_hostname=None if tls is None else address.host
+            )
+        except BaseException:
+            made.close()
+            raise
+        stream.small = small
         return stream
 
     def _greeting(self, address: SyncerAddress) -> bytes:

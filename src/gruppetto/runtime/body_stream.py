@@ -100,18 +100,22 @@ class _Nothing:
 
 
 class _Discard:
-    """Takes for ever."""
+    """Takes so many bytes, and keeps none; None: for ever."""
 
-    missing_bytes = CHUNK_BYTES
-
-    def __init__(self) -> None:
+    def __init__(self, num_bytes: int | None) -> None:
         self._room = memoryview(bytearray(CHUNK_BYTES))
+        self._left = num_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        return CHUNK_BYTES if self._left is None else self._left
 
     def room(self) -> memoryview:
-        return self._room
+        return self._room[: self.missing_bytes]
 
     def wrote(self, num_bytes: int) -> None:
-        pass
+        if self._left is not None:
+            self._left -= num_bytes
 
 
 class BodyStream(asyncio.BufferedProtocol):
@@ -123,8 +127,12 @@ class BodyStream(asyncio.BufferedProtocol):
 
     def __init__(self, on_lost: Callable[[Exception | None], None] = lambda wrong: None) -> None:
         self._on_lost = on_lost
+        self.small = False
+        """It was made for small segments (:class:`~gruppetto.runtime.dialling.Segments`)."""
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
+        self.received_bytes = 0
+        """Since it was made, TLS's own not among them."""
         self._sending = False
         self._sink: Sink | None = None
         self._moved: Callable[[], None] | None = None
@@ -163,6 +171,7 @@ class BodyStream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         sink, filled = self._sink, self._filled
+        self.received_bytes += nbytes
         try:
             (sink or _NOTHING).wrote(nbytes)
             if sink is not None and self._socket is not None:
@@ -285,7 +294,11 @@ class BodyStream(asyncio.BufferedProtocol):
 
     async def drain(self) -> None:
         """Read, and look at nothing, until the other end closes. Raises :class:`ConnectionLost` then."""
-        await self.fill(_Discard())
+        await self.fill(_Discard(None))
+
+    async def skip(self, num_bytes: int, moved: Callable[[], None] | None = None) -> None:
+        """Read so many bytes, and look at none."""
+        await self.fill(_Discard(num_bytes), moved)
 
     def let_go(self) -> None:
         """The transport has another protocol again."""

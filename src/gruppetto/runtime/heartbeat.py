@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from gruppetto.protocol.messages import Heartbeat
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.dialling import Segments, connected_within
 from gruppetto.runtime.wire import WALL_HEADER, encode_frame
 
 __all__ = ["Heartbeats"]
@@ -33,10 +35,12 @@ class Heartbeats:
         period_s: float,
         token: str | None,
         tls: ssl.SSLContext | None,
+        segments: Segments | None = None,
         on_silence: Callable[[], None] = lambda: None,
     ) -> None:
         self._address, self._current, self._period_s, self._tls = address, current, period_s, tls
         self._on_silence = on_silence
+        self._segments = Segments() if segments is None else segments
         self._unanswered = 0
         self._dialled: SyncerAddress | None = None
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -83,10 +87,21 @@ class Heartbeats:
             return False
 
     def _dial(self, address: SyncerAddress) -> http.client.HTTPConnection:
-        host, port = address.host, address.port
-        if address.secure:
-            return http.client.HTTPSConnection(host, port, timeout=self._period_s, context=self._tls)
-        return http.client.HTTPConnection(host, port, timeout=self._period_s)
+        host, port, period_s = address.host, address.port, self._period_s
+        made = connected_within(host, port, self._segments, period_s)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not address.secure:
+            connection = http.client.HTTPConnection(host, port, timeout=period_s)
+        else:
+            tls = ssl.create_default_context() if self._tls is None else self._tls
+            connection = http.client.HTTPSConnection(host, port, timeout=period_s, context=tls)
+            try:
+                made = tls.wrap_socket(made, server_hostname=host)
+            except BaseException:
+                made.close()
+                raise
+        connection.sock = made
+        return connection
 
     def _hang_up(self) -> None:
         if self._connection is not None:

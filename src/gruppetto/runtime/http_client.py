@@ -29,6 +29,7 @@ from gruppetto.runtime.body_client import Differs, Road, RoadReply
 from gruppetto.runtime.body_stream import Sink
 from gruppetto.runtime.body_wire import Request
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.dialling import HEAD_START_S, Segments
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.pacing import Bucket
@@ -66,6 +67,8 @@ CHUNK_BYTES = 1 << 19
 PING_S = 5.0
 """A control connection on which neither a frame nor a pong has come for one and a half of this is given up. Heartbeats
 go on meanwhile on their own connection: until one of the ends knows, rounds spend their whole grace window on us."""
+DIAL_S = 10.0
+"""For making a connection. What was sent into a cut is sent again later and later: a new one is there sooner."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
 
@@ -141,27 +144,22 @@ class HttpSyncer:
         dial_s: float | None = None,
         rank: str = "",
     ) -> None:
-        """``dial_s``: how long making a connection may take; ``stall_s`` if not said. ``rank``: which of many."""
+        """``dial_s``: how long making a connection may take. ``rank``: which of many."""
         self.address, self.stall_s = address, stall_s
-        self._dial_s = stall_s if dial_s is None else dial_s
+        self._dial_s = min(DIAL_S, stall_s) if dial_s is None else dial_s
+        self.segments = Segments()
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._rank = {RANK_HEADER: rank} if rank else {}
         self._headers |= self._rank
         self._tls = tls
-        self._road = Road(self._headers, tls)
+        self._road = Road(self._headers, tls, self.segments, dial_s=self._dial_s)
         self._session: aiohttp.ClientSession | None = None
         self.bytes_up, self.bytes_down = 0, 0
         self.pace: Bucket | None = None
         """What goes up is held to this."""
 
     async def __aenter__(self) -> HttpSyncer:
-        self._session = aiohttp.ClientSession(
-            headers=self._headers,
-            connector=aiohttp.TCPConnector(limit_per_host=16, ssl=self._tls if self._tls is not None else True),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.stall_s),
-            read_bufsize=CHUNK_BYTES,
-            auto_decompress=False,
-        )
+        self._session = self._new_session()
         return self
 
     async def __aexit__(
@@ -171,15 +169,25 @@ class HttpSyncer:
         self._road.close()
         await self._session.close()
 
+    async def forget(self) -> None:
+        """Drop all connections that wait for use. What has ended the control connection may have taken them along, and
+        nobody has been told: a host that is gone, a gateway that has forgotten them, an address that has moved."""
+        self._road.close()
+        old, self._session = self._http, self._new_session()
+        await old.close()
+
     @asynccontextmanager
     async def control(self) -> AsyncIterator[ControlSocket]:
         """An open control connection; nothing has been said on it yet."""
+        small = self.segments.small
         try:
             async with asyncio.timeout(self._dial_s):
                 socket = await self._http.ws_connect(
                     self.address.url("/v1/control"), heartbeat=PING_S, max_msg_size=MAX_FRAME_BYTES
                 )
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            if isinstance(wrong, TimeoutError):
+                self.segments.stalled(small=small)
             raise self._dial_trouble(wrong) from wrong
         try:
             yield ControlSocket(socket, self.address, self.stall_s)
@@ -296,6 +304,21 @@ class HttpSyncer:
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(
+                limit_per_host=16,
+                ssl=self._tls if self._tls is not None else True,
+                use_dns_cache=False,
+                happy_eyeballs_delay=HEAD_START_S,
+                socket_factory=self.segments.make,
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._dial_s),
+            read_bufsize=CHUNK_BYTES,
+            auto_decompress=False,
+        )
+
     @property
     def _http(self) -> aiohttp.ClientSession:
         assert self._session is not None, "use it as a context manager"
@@ -314,7 +337,7 @@ class HttpSyncer:
         self, method: str, path: str, *, headers: dict[str, str], body: memoryview | None = None, again: bool = False
     ) -> AsyncIterator[tuple[RoadReply | _HttpReply, Callable[[], None]]]:
         """One request; the reply, and what to call whenever a byte has moved."""
-        address = self.address
+        address, small = self.address, self.segments.small
         try:
             async with patience(self.stall_s) as time:
                 moved = time.moved
@@ -325,6 +348,7 @@ class HttpSyncer:
 
                 stream = await self._road.open(address)
                 moved()
+                small = self.segments.small if stream is None else stream.small
                 if stream is None:
                     asked: _Asked = self._by_http(method, address.url(path), headers, body, sent)
                 else:
@@ -345,6 +369,9 @@ class HttpSyncer:
         except ConnectionLost as wrong:
             raise type(wrong)(f"{method} {address.url(path)}: {wrong}") from wrong
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            if isinstance(wrong, TimeoutError):
+                self.segments.stalled(small=small)
+                self._road.close()  # what is idle was made no later
             raise ConnectionLost(f"{method} {address.url(path)}: {_why(wrong)}") from wrong
 
     @asynccontextmanager

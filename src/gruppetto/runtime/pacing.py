@@ -40,7 +40,8 @@ def set_up(connection: socket.socket) -> None:
 
 def _stays_here(connection: socket.socket) -> bool:
     try:
-        return ipaddress.ip_address(connection.getpeername()[0]).is_loopback
+        peer: str = connection.getpeername()[0]
+        return ipaddress.ip_address(peer.removeprefix("::ffff:")).is_loopback
     except (OSError, ValueError, IndexError):  # not by TCP, or gone already
         return True
 

@@ -171,6 +171,7 @@ class RankClient:
                     await until_one_ends(self._until_unlinked(), *self.transfers.loops())
                 except (ConnectionLost, ProtocolError, AddressError) as wrong:
                     log.debug("%s; tried again", wrong)
+                    await self._http.forget()
                     self.reconnects += 1
                     await asyncio.sleep(redial.pause_s(lasted_s=self.clock.now() - began))
 

@@ -178,10 +178,17 @@ def host_and_port(listen: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine can reach it."""
+    """Only this machine can reach it.
+
+    >>> is_loopback("::1"), is_loopback("::ffff:127.0.0.1"), is_loopback("::ffff:10.0.0.1")
+    (True, True, False)
+    """
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    # Who listens at :: sees IPv4 so.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

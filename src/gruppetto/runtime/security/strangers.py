@@ -15,6 +15,8 @@ from typing import Any
 
 from aiohttp import web
 
+from gruppetto.runtime.listening import listening
+
 __all__ = ["KNOWN", "MAX_STRANGERS", "PATIENCE_S", "Strangers", "WatchedSite"]
 
 PATIENCE_S = 10.0
@@ -101,11 +103,13 @@ class WatchedSite(web.BaseSite):
         await super().start()
         server = self._runner.server
         assert server is not None
+        made = listening(self._host, self._port)
+        where: dict[str, Any] = {"sock": made}
+        if made is None:
+            where = {"host": self._host, "port": self._port, "family": socket.AF_UNSPEC}
         self._server = await asyncio.get_running_loop().create_server(
             self._strangers.watched(server),
-            self._host,
-            self._port,
-            family=socket.AF_UNSPEC,
+            **where,
             ssl=self._ssl_context,
             ssl_handshake_timeout=None if self._ssl_context is None else self._strangers.patience_s,
             backlog=self._backlog,
