@@ -20,7 +20,6 @@ from gruppetto.runtime.body_wire import (
     Request,
     encode,
 )
-from gruppetto.runtime.body_wire import BODIES_PATH, CONTINUE, GREETING_END, UPGRADE, Reply, Request, encode
 from gruppetto.runtime.dialling import Segments, connected
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum

@@ -167,7 +167,8 @@ class _Exchange:
         self._speaker, self._refusal = speaker, refusal
         self._unread = request.length > 0 and not request.resumes
         """A body is on its way that nobody has read to its end."""
-        self._missing, self._began_at = request.length, stream.received_bytes
+        self._behind = TRAILER_BYTES if request.trails else 0
+        self._missing, self._began_at = request.length + self._behind, stream.received_bytes
         """So many bytes are to come from there on."""
 
     async def answer(self, complain: Callable[[ProtocolError, str], None]) -> bool:
@@ -232,11 +233,12 @@ class _Exchange:
         if self._request.resumes:
             headers = {OFFSET_HEADER: str(upload.arrived), CHECKSUM_HEADER: f"{upload.crc:08x}"}
             await self._stream.send(encode(Reply(status=CONTINUE, headers=headers)))
-            self._missing, self._began_at = self._request.length - upload.arrived, self._stream.received_bytes
+            self._missing = self._request.length - upload.arrived + self._behind
+            self._began_at = self._stream.received_bytes
         self._unread = True
         await self._stream.fill(upload, moved)
-        if self._request.trails:
-            trailer = Bytes(TRAILER_BYTES)
+        if self._behind:
+            trailer = Bytes(self._behind)
             await self._stream.fill(trailer, moved)
             upload.expect(int.from_bytes(trailer.data, "big"))
         self._unread = False
