@@ -29,9 +29,9 @@ class Flags:
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN.toml")] = ()
     """The run's settings: model, data, inner optimizer."""
-    syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR")] = ""
-    """The syncer's address, with those of its standbys; or its state directory on this machine. Without it those of
-    the file hold (syncer.urls)."""
+    syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR|s3://...")] = ""
+    """The syncer's address, with those of its standbys; or its state directory on this machine; or the mailbox through
+    which it serves. Without it those of the file hold (syncer.urls)."""
     name: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """This learner's name in the run; a [[learner]] entry of that name sets its pace."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None

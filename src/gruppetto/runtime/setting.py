@@ -16,6 +16,7 @@ from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.wire import is_name
 
@@ -49,6 +50,8 @@ class SyncerSetting:
     """Listen off loopback with one token for all, knowingly: each learner can speak for every other."""
     allow_plaintext: bool = False
     """Listen off loopback without TLS or without identities, knowingly."""
+    mailbox: str = ""
+    """A place in an object store, ``s3://BUCKET/PREFIX``, through which learners reach it besides; "": none."""
     fragmenter: str = "balanced"
     merge: tuple[tuple[str, str], ...] = ()
     """(regex, rule): the merge rule of tensors whose name the regex finds; first come, first served."""
@@ -126,6 +129,8 @@ class SyncerSetting:
             )
         if self.directory:
             SyncerAddress.parse_all(self.directory)
+        if self.mailbox:
+            self._check_mailbox()
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise SettingError("the token is empty or not plain text", where="syncer.token", fix="use printable ASCII")
         rule_for("", (), self.merge)
@@ -136,6 +141,19 @@ class SyncerSetting:
         if self.identities is not None and self.token is not None:
             raise SettingError(
                 "a token for all beside identities", where="syncer.token", fix="say gruppetto tokens add NAME for each"
+            )
+
+    def _check_mailbox(self) -> None:
+        MailboxAddress.parse(self.mailbox)
+        if self.shard.of > 1:
+            raise SettingError(
+                f"is given, and this is shard {self.shard}", where="syncer.mailbox", fix="serve the run with one syncer"
+            )
+        if self.identities is not None:
+            raise SettingError(
+                "nobody can show a certificate in a mailbox",
+                where="syncer.mailbox",
+                fix="leave out certs, and say in the bucket's policy who may write below the prefix",
             )
 
     @property
