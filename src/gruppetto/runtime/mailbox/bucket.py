@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,7 @@ PAGE = 1000
 """Names in one answer to a listing, and deleted by one request."""
 MAX_LISTED = 50_000
 SAID_CHARS = 300
+_DENIED = re.compile(r"status code: 40[13]\b")
 
 
 class Conflict(Exception):
@@ -159,15 +161,15 @@ class Bucket:
         except FileNotFoundError as wrong:
             self._is_no_bucket(wrong)
             raise ConnectionLost(f"{where} is not there, or not any more") from wrong
-        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as wrong:
-            raise AddressError(
-                f"the store refuses these credentials ({_said(wrong)})",
-                where=self.where,
-                fix="let them get, put, list and delete below the prefix",
-            ) from wrong
         except (errors.BaseError, OSError) as wrong:
-            if "NoSuchBucket" in str(wrong):
-                self._is_no_bucket(wrong)
+            self._is_no_bucket(wrong)
+            denied = isinstance(wrong, errors.PermissionDeniedError | errors.UnauthenticatedError)
+            if denied or _DENIED.search(str(wrong)):  # of a listing only the text tells
+                raise AddressError(
+                    f"the store refuses these credentials ({_said(wrong)})",
+                    where=self.where,
+                    fix="let them get, put, list and delete below the prefix",
+                ) from wrong
             raise ConnectionLost(f"{where}: the store cannot be used at this moment ({_said(wrong)})") from wrong
 
     def _is_no_bucket(self, wrong: Exception) -> None:
