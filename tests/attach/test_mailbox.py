@@ -7,20 +7,21 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.attach.conftest import SyncerThread
+from tests.attach.test_learner import status, train
 from torch import nn
 
 import gruppetto
 from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics import OuterSetting, synchronous_diloco
 from gruppetto.protocol import ProtocolSetting
-from tests.attach.conftest import SyncerThread
-from tests.attach.test_learner import status, train
 
 Start = Callable[..., Any]
 Make = Callable[..., Any]
@@ -54,11 +55,9 @@ class Gate:
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(data)
-        except OSError:
-            pass
         for end in (source, sink):
             self._open.discard(end)
             end.close()
@@ -66,10 +65,8 @@ class Gate:
     def close(self) -> None:
         self.shut = True
         for end in list(self._open):
-            try:
+            with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def end(self) -> None:
         self._listener.close()
@@ -151,7 +148,9 @@ def test_two_learners_in_lock_step_are_textbook_diloco_and_a_store_that_goes_awa
     tokens = status(running)["tokens"]
     assert tokens["merged"] == 2 * rounds * 16 and tokens["lost"] == 0
     assert tokens["consumed"] == tokens["merged"] + tokens["discarded"] + tokens["open"]
-    assert {member["incarnation"] for member in status(running)["learners"].values()} == {1}, "nobody was taken for dead"
+    assert {member["incarnation"] for member in status(running)["learners"].values()} == {1}, (
+        "nobody was taken for dead"
+    )
     said = [record.getMessage() for record in caplog.records]
     assert 1 <= sum("asked again until it answers" in line for line in said) <= 3, "one line of each of the three"
     assert not any("dialling again" in line for line in said)
@@ -176,7 +175,11 @@ def test_the_second_of_two_syncers_waits_and_only_a_life_of_the_same_state_goes_
                     train(model, optimizer, index)
                     threading.Event().wait(0.01)
 
-            waiting = threading.Thread(target=lambda: pytest.raises(AssertionError, other.start))
+            def wait_as_the_second() -> None:
+                with pytest.raises(AssertionError):
+                    other.start()
+
+            waiting = threading.Thread(target=wait_as_the_second)
             waiting.start()
             steps(lambda: learner.round >= 2 and any("this syncer waits" in line for line in caplog.messages))
             assert other.failure is None

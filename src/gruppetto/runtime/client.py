@@ -60,6 +60,7 @@ from gruppetto.runtime.http_client import NotAccepted
 from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.line import Control, Heart, heart_of, line_to
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.orders import RankOrder, Welcomed
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.recovering import Find, Recovering
@@ -494,8 +495,9 @@ class LearnerClient:
         """In the loop of this thread: a Welcome has brought it about."""
         frame = self.welcome
         assert frame is not None and self.recovering is None
-        if self._leads:
-            wanted = replace(wanted, donors=())  # a peer's state would have to be cut as this learner is
+        if self._leads or isinstance(self.address, MailboxAddress):
+            # A peer's state would have to be cut as this learner is; and where nobody listens, no peer is reached.
+            wanted = replace(wanted, donors=())
         core, stall_s = self.core, self._http.stall_s
 
         def visit(donor: Donor) -> Visit:

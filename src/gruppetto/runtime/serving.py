@@ -232,9 +232,15 @@ async def _mailbox(
         yield True
         return
     from gruppetto.runtime.mailbox.bucket import open_bucket  # takes a library that few need
-    from gruppetto.runtime.mailbox.server import MailServer
+    from gruppetto.runtime.mailbox.server import LOOKS_A_STALL, MailServer
 
-    address = MailboxAddress.parse(setting.mailbox)
+    address, rarest_s = MailboxAddress.parse(setting.mailbox), server.stall_s / LOOKS_A_STALL
+    if address.poll_s > rarest_s:
+        raise SettingError(
+            f"poll is {address.poll_s:g} s, and a learner is dead after {server.stall_s:g} s without a word",
+            where="syncer.mailbox",
+            fix=f"use poll={rarest_s:g} or less, or raise run.liveness_s",
+        )
     mail = MailServer(
         open_bucket(address, limit_s=server.stall_s / REQUESTS_A_STALL),
         service,

@@ -129,7 +129,7 @@ def test_the_library_that_it_takes_is_named(monkeypatch: pytest.MonkeyPatch) -> 
      "s3://lab/x?endpoint=https://a/b", "s3://lab/x?region=a/b", "s3://lab/x?poll", "http://lab/x"],
 )  # fmt: skip
 def test_what_is_no_mailbox(text: str) -> None:
-    with pytest.raises(AddressError, match="^mailbox: "):
+    with pytest.raises(AddressError, match=r"^mailbox: "):
         MailboxAddress.parse(text)
 
 

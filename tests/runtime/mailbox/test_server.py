@@ -11,8 +11,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from gruppetto.errors import ConnectionLost, SteppedDown
-from gruppetto.protocol.messages import Answer, Applied, Ask, Hello, Progress, Rejection, RejectionReason
 from gruppetto.protocol.membership import MemberPhase
+from gruppetto.protocol.messages import Answer, Applied, Ask, Hello, Progress, Rejection, RejectionReason
 from gruppetto.runtime.desk import Desk
 from gruppetto.runtime.mailbox.bucket import Bucket
 from gruppetto.runtime.mailbox.label import fragment_name, read_label
@@ -233,7 +233,6 @@ def test_a_wrong_contribution_changes_nothing(
 
 
 def _answer(here: Place, name: str) -> dict[str, Any]:
-    core = here.world.service.engine.core
     return {
         "learner": name, "incarnation": 1, "epoch": 1, "round": 1, "fragment": 0, "base_version": 0,
         "steps": 1, "tokens": 10, "total_tokens": 10, "cursor": 1, "layout_hash": here.world.layout.layout_hash,

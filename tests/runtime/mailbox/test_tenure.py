@@ -54,6 +54,18 @@ class Reckless(Rough):
         return await super()._put(name, body, "overwrite")
 
 
+class Leaping(ManualClock):
+    """Finds now and then that a whole lease is over."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+
+    def now(self) -> float:
+        self.advance(self._rng.choice((0.0, 0.0, LEASE_S)))
+        return super().now()
+
+
 async def contest(kind: type[Rough], seed: int) -> list[tuple[int, int]]:
     """Three syncers of different runs want the seat, with clocks that leap; (term, who) of every success."""
     rng, store, stop = random.Random(seed), MemoryStore(), asyncio.Event()
@@ -61,10 +73,8 @@ async def contest(kind: type[Rough], seed: int) -> list[tuple[int, int]]:
 
     async def one(number: int) -> None:
         for life in range(2):
-            clock = ManualClock()
-            tenure = Tenure(kind(store, rng), run_id=f"r{number}-{life}", epoch=1, lease_s=LEASE_S, clock=clock)
-            now = clock.now
-            clock.now = lambda: clock.advance(rng.choice((0.0, 0.0, LEASE_S))) or now()  # type: ignore[method-assign]
+            bucket, clock = kind(store, rng), Leaping(rng)
+            tenure = Tenure(bucket, run_id=f"r{number}-{life}", epoch=1, lease_s=LEASE_S, clock=clock)
             if not await tenure.claim(stop):
                 return
             successes.append((tenure.term, number))

@@ -56,7 +56,8 @@ SILENCE = 2.0
 
 
 class Box:
-    """``used``: takes the names of what has been read, to be deleted. ``changed``: something comes soon."""
+    """``reading`` bounds what is held in memory of letters; ``used`` takes the names of what has been read, to be
+    deleted."""
 
     def __init__(
         self,
@@ -71,11 +72,12 @@ class Box:
         complaints: Complaints,
         poll_s: float,
         stall_s: float,
+        reading: asyncio.Semaphore,
         used: Callable[[str], None],
     ) -> None:
         self.name, self._term = name, term
         self._bucket, self._service, self._desk, self._shelf = bucket, service, desk, shelf
-        self._endurance, self._complaints, self._used = endurance, complaints, used
+        self._endurance, self._complaints, self._used, self._reading = endurance, complaints, used, reading
         self._poll_s, self._stall_s = poll_s, stall_s
         self._now = asyncio.get_running_loop().time
         self._heard_at = self._now()
@@ -171,10 +173,11 @@ class Box:
             name = self._name("up", self._up)
             if size > limit:
                 raise ProtocolError(f"a letter of {size} bytes; at most {limit} are allowed")
-            found = await self._endurance.tried(partial(self._bucket.get, name, limit))
-            if found is None:
-                continue  # a listing will say whether it is there
-            letter = decode_letter(found[0])
+            async with self._reading:
+                found = await self._endurance.tried(partial(self._bucket.get, name, limit))
+                if found is None:
+                    continue  # a listing will say whether it is there
+                letter = decode_letter(found[0])
             self._up += 1
             self._used(name)
             self._heard_at = self._now()

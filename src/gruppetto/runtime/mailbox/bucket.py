@@ -27,7 +27,8 @@ __all__ = ["Bucket", "Conflict", "Found", "open_bucket"]
 CONNECT_S = 5.0
 LEAST_BYTES_PER_S = 1 << 16
 """A body that goes up more slowly has failed."""
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
+"""Bodies come down in chunks of this size: a stall is noticed between two of them."""
 PAGE = 1000
 """Names in one answer to a listing, and deleted by one request."""
 MAX_LISTED = 50_000

@@ -38,6 +38,8 @@ MAX_UNSENT = 16
 """Frames that wait for a letter. Then whoever sends waits too, and what is out of date by then is never said."""
 MANY_READ = 16
 """Letters that are read before they are deleted, by one request."""
+MOST_READ = 1024
+"""Names that are kept when deleting fails."""
 SILENCE = 2.0
 """Times the lease's own time: a syncer that has not renewed it for so long is not there."""
 REPLY_STALLS = 4.0
@@ -249,7 +251,7 @@ class Post:
             await self._bucket.delete(names)
         except Exception as wrong:
             log.debug("%s", wrong)
-            self._read = names if again and len(names) < LETTER_BYTES else []
+            self._read = names if again and len(names) < MOST_READ else []
 
     def _check(self) -> None:
         if self._why is not None:

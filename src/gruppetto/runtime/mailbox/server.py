@@ -16,7 +16,7 @@ from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.desk import Desk
 from gruppetto.runtime.mailbox.box import Box
-from gruppetto.runtime.mailbox.bucket import Bucket, Found
+from gruppetto.runtime.mailbox.bucket import MAX_LISTED, Bucket, Found
 from gruppetto.runtime.mailbox.endurance import Endurance
 from gruppetto.runtime.mailbox.letters import box_name, parse_name, term_folder
 from gruppetto.runtime.mailbox.rhythm import REST, Rhythm
@@ -29,11 +29,13 @@ __all__ = ["MailServer"]
 _log = logging.getLogger("gruppetto.syncer")
 
 MAX_BOXES = 4096
+LETTERS_AT_A_TIME = 8
+"""Each may have the length of a HelloFrame."""
 SWEEP_S = 600.0
 """From one look for what older terms have left to the next."""
 FAREWELL_S = 2.0
 """How long letters that are being written may take when the syncer stops."""
-TRIES_A_STALL = 6.0
+LOOKS_A_STALL = 6.0
 """Times a pause is shorter than the time after which a silent learner is dead, at least."""
 
 
@@ -55,12 +57,13 @@ class MailServer:
         self._poll_s, self._stall_s, self._lease_s = poll_s, stall_s, lease_s
         self._tenure = Tenure(bucket, run_id=service.run_id, epoch=service.epoch, lease_s=lease_s, clock=clock)
         self._endurance, self._complaints = Endurance(_log), Complaints(_log)
-        self._rhythm = Rhythm(poll_s, min(REST * poll_s, stall_s / TRIES_A_STALL))
+        self._rhythm = Rhythm(poll_s, min(REST * poll_s, stall_s / LOOKS_A_STALL))
         self._boxes: dict[str, tuple[Box, asyncio.Task[None]]] = {}
         self._left: dict[str, float] = {}
         """Boxes that nobody uses, and since when; what still lies in them is deleted after a while."""
         self._used: list[str] = []
         self._shelf: Shelf | None = None
+        self._reading = asyncio.Semaphore(LETTERS_AT_A_TIME)
 
     async def claim(self, stopping: asyncio.Event) -> bool:
         """Wait until it is this syncer that serves; False if it is to stop first."""
@@ -134,6 +137,8 @@ class MailServer:
                     box.excuse()
             else:
                 self._endurance.answered()
+                if len(found) >= MAX_LISTED:
+                    self._complaints.note(("crowd",), f"{self.bucket.where}: {MAX_LISTED} objects and more lie there")
                 if self._sort(found):
                     self._rhythm.news()
             await asyncio.sleep(self._rhythm.pause_s())
@@ -194,6 +199,7 @@ class MailServer:
             complaints=self._complaints,
             poll_s=self._poll_s,
             stall_s=self._stall_s,
+            reading=self._reading,
             used=lambda name: self._used.append(name),  # the list is another one now and then
         )
         task = asyncio.create_task(box.run())
