@@ -154,6 +154,8 @@ def test_two_learners_in_lock_step_are_textbook_diloco_and_a_store_that_goes_awa
     said = [record.getMessage() for record in caplog.records]
     assert 1 <= sum("asked again until it answers" in line for line in said) <= 3, "one line of each of the three"
     assert not any("dialling again" in line for line in said)
+    assert sum("asked of s3://lab/lock-step: " in line for line in said) == 2, "both learners say what it has cost"
+    running.stop()
 
 
 def test_the_second_of_two_syncers_waits_and_only_a_life_of_the_same_state_goes_on(

@@ -51,6 +51,8 @@ MAX_UNREAD = 32
 """Letters that may lie unread; then frames pile up where they are coalesced."""
 BODIES_AHEAD = 64
 """A body so many numbers behind the newest one that a letter has told of is told of no more."""
+HURRY = 4.0
+"""Times ``poll_s``: how long good news waits for other news to go with."""
 SILENCE = 2.0
 """Times ``stall_s``: a box from which nothing comes for so long is closed. Its learner's heartbeats would have come."""
 
@@ -228,11 +230,16 @@ class Box:
             self._malformed(put.kind, wrong)
             text, status = str(wrong).encode(), 400
         self._used(name)
-        self._say(Said(number=put.number, status=status, text=text[:400] if status != 200 else text))
+        said = Said(number=put.number, status=status, text=text[:400] if status != 200 else text)
+        self._say(said, waits=status == 200 and put.kind == "contribution")
 
-    def _say(self, said: Said) -> None:
+    def _say(self, said: Said, *, waits: bool = False) -> None:
+        """``waits``: nobody is in a hurry to hear that a contribution is in; it goes with the next letter."""
         self._said.append(said)
-        self._stir.set()
+        if waits:
+            asyncio.get_running_loop().call_later(HURRY * self._poll_s, self._stir.set)
+        else:
+            self._stir.set()
 
     # ── down ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

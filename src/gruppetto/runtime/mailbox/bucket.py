@@ -60,6 +60,10 @@ class Bucket:
         self._store, self.where, self._limit_s = store, where, limit_s
         self.requests: Counter[str] = Counter()
 
+    def account(self) -> str:
+        """What has been asked of the store so far, in words."""
+        return ", ".join(f"{self.requests[kind]} {kind}" for kind in ("put", "list", "get", "delete"))
+
     async def get(self, name: str, limit: int) -> tuple[bytes, str] | None:
         """A small object and its tag; None if there is none. One of more than ``limit`` bytes is not read, and raises
         :class:`ProtocolError`."""

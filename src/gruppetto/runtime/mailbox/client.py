@@ -92,7 +92,7 @@ class MailSyncer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pass
+        log.info("asked of %s: %s", self.bucket.where, self.bucket.account())
 
     def heart(self, current: Callable[[], Heartbeat | None], period_s: float) -> Heart:
         return Heart(self, current, period_s)

@@ -165,7 +165,7 @@ class Post:
                 await self._tidy(at_least=1)
                 self._look.clear()
                 try:
-                    async with asyncio.timeout(self._rhythm.poll_s if self._replies else self._rhythm.pause_s()):
+                    async with asyncio.timeout(self._rhythm.pause_s()):
                         await self._look.wait()
                     await asyncio.sleep(self._rhythm.poll_s / 2)  # no answer can be there at once
                 except TimeoutError:

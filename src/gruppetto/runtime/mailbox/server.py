@@ -96,6 +96,7 @@ class MailServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        _log.info("asked of %s: %s", self.bucket.where, self.bucket.account())
         if isinstance(self._service.failure, SteppedDown):
             return
         try:
