@@ -70,7 +70,11 @@ def main() -> None:
         num_fragments=24, sync_period=24, num_learners=asked.learners, rounds=rounds, liveness_s=30.0
     )
     setting = SyncerSetting(
-        state=Path(tempfile.mkdtemp()), listen="127.0.0.1:0", mailbox=box, goodbye_s=5.0, exit_when_finished=True
+        state=Path(tempfile.mkdtemp()),
+        listen="127.0.0.1:0",
+        mailbox=box,
+        goodbye_s=3 * asked.step + 5.0,
+        exit_when_finished=True,
     )
 
     spans: list[float] = []
@@ -94,9 +98,10 @@ def main() -> None:
         thread.start()
     began = time.perf_counter()
     run_syncer(rules, setting)
-    lasted = {"gruppetto.syncer": time.perf_counter() - began, "gruppetto.learner": rounds * spans[0]}
+    served_s = time.perf_counter() - began
     for thread in learners:
         thread.join()
+    lasted = {"gruppetto.syncer": served_s, "gruppetto.learner": rounds * spans[0]}
     looks = looks_per_event(asked.step, asked.poll, REST * asked.poll)
     print(f"{rounds} rounds, {spans[0]:.2f} s each; looks per step by the formula: {looks:.1f}")
     for who, of in accounts.of.items():

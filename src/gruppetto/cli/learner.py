@@ -88,12 +88,18 @@ def main(arguments: Sequence[str]) -> int:
     # Seconds of imports; the syncer starts meanwhile.
     from gruppetto.launch.reference import ride
     from gruppetto.runtime.clock import MonotonicClock
+    from gruppetto.runtime.mailbox.address import SCHEME
+    from gruppetto.runtime.security.places import Papers
 
+    if syncer.startswith(SCHEME):
+        papers = Papers()  # the store's own credentials say who may write there
+    else:
+        papers = learner_papers(config.syncer.certs, config.syncer.token_file, flags.name)
     arrived = ride(
         config,
         entry,
         syncer=_address(syncer),
-        papers=learner_papers(config.syncer.certs, config.syncer.token_file, flags.name),
+        papers=papers,
         cache=Path(flags.cache).expanduser(),
         clock=MonotonicClock(),
         checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),

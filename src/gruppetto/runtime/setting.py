@@ -166,6 +166,14 @@ class SyncerSetting:
     def check_exposure(self) -> None:
         """Off loopback nobody listens by accident without TLS and identities. Raises :class:`AddressError`."""
         host, _ = host_and_port(self.listen)
+        if self.mailbox:
+            store = MailboxAddress.parse(self.mailbox)
+            if not (store.secure or store.is_loopback or self.allow_plaintext):
+                raise AddressError(
+                    "weights would travel to the store in plain text",
+                    where=str(store),
+                    fix="use endpoint=https://HOST, or say --allow-plaintext",
+                )
         if is_loopback(host) or self.allow_plaintext:
             return
         known = self.identities is not None or (self.token is not None and self.allow_shared_token)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from gruppetto.errors import ConnectionLost, StateError, SteppedDown
+from gruppetto.errors import AddressError, ConnectionLost, StateError, SteppedDown
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.runtime.mailbox.bucket import Bucket
 from gruppetto.runtime.mailbox.tenure import LEASE, Lease, Tenure, decode_lease, may_take
@@ -52,6 +52,9 @@ class Reckless(Rough):
 
     async def _put(self, name: str, body: bytes, mode: Any) -> Any:
         return await super()._put(name, body, "overwrite")
+
+    async def heeds_conditions(self, name: str, body: bytes) -> bool:
+        return True
 
 
 class Leaping(ManualClock):
@@ -106,6 +109,18 @@ def test_without_its_condition_it_would_be_found_out() -> None:
         return len(set(terms)) < len(terms)
 
     assert any(is_caught(seed) for seed in range(20))
+
+
+def test_a_store_that_ignores_conditions_is_refused() -> None:
+    class Old(Bucket):
+        async def _put(self, name: str, body: bytes, mode: Any) -> str:
+            return await super()._put(name, body, "overwrite")
+
+    async def test() -> None:
+        with pytest.raises(AddressError, match="does not heed If-None-Match and If-Match; use one that does"):
+            await seat("tour", ManualClock(), Old(MemoryStore(), "s3://lab/tour", limit_s=30.0)).claim(asyncio.Event())
+
+    run(test())
 
 
 def seat(run_id: str, clock: ManualClock, bucket: Bucket, *, epoch: int = 1) -> Tenure:

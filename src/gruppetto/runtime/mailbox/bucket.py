@@ -33,6 +33,7 @@ PAGE = 1000
 """Names in one answer to a listing, and deleted by one request."""
 MAX_LISTED = 50_000
 SAID_CHARS = 300
+NO_TAG = '"00000000000000000000000000000000"'
 _DENIED = re.compile(r"status code: 40[13]\b")
 
 
@@ -112,6 +113,16 @@ class Bucket:
     async def put_if(self, name: str, body: bytes, tag: str) -> str:
         """Replace the object of that tag; the new one. Raises :class:`Conflict` if it is not there any more."""
         return await self._put(name, body, {"e_tag": tag})
+
+    async def heeds_conditions(self, name: str, body: bytes) -> bool:
+        """Whether the store refuses what it should, tried on an object that is there and holds ``body``."""
+        for mode in ("create", {"e_tag": NO_TAG}):
+            try:
+                await self._put(name, body, mode)
+            except Conflict:
+                continue
+            return False
+        return True
 
     async def listing(self, folder: str) -> list[Found]:
         """All that lies below a folder, at this moment."""

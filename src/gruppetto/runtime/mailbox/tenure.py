@@ -157,6 +157,7 @@ class Tenure:
             else:
                 endurance.answered()
                 if lease is None:
+                    await self._check_store(endurance)
                     return True
                 pause_s = min(pause_s, lease.lease_s / LOOKS_A_LEASE)
                 if not told:
@@ -165,6 +166,15 @@ class Tenure:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause_s)
         return False
+
+    async def _check_store(self, endurance: Endurance) -> None:
+        """A store that ignores conditions lets two have the seat. Raises :class:`AddressError`."""
+        if not await endurance.tried(lambda: self._bucket.heeds_conditions(LEASE, self._spelled())):
+            raise AddressError(
+                "the store does not heed If-None-Match and If-Match",
+                where=self._bucket.where,
+                fix="use one that does, as Amazon S3",
+            )
 
     async def _try(self, watch: Watch) -> Lease | None:
         """One try; the lease that is in the way, or None: the seat is ours."""
