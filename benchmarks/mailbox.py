@@ -66,9 +66,7 @@ def main() -> None:
     box = f"s3://lab/bench?endpoint={endpoint}&region=us-east-1&poll={asked.poll}"
 
     rounds = int(asked.seconds / asked.step)
-    rules = ProtocolSetting(
-        num_fragments=24, sync_period=24, num_learners=asked.learners, rounds=rounds, liveness_s=30.0
-    )
+    rules = ProtocolSetting(num_fragments=4, sync_period=4, num_learners=asked.learners, rounds=rounds, liveness_s=30.0)
     setting = SyncerSetting(
         state=Path(tempfile.mkdtemp()),
         listen="127.0.0.1:0",

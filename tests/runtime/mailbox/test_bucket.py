@@ -107,6 +107,9 @@ def test_a_store_that_does_not_answer_as_it_should(
                 with pytest.raises(error, match=says) as told:
                     await ask()
                 assert "\n" not in str(told.value) and "testing" not in str(told.value)
+                with pytest.raises(error) as again:
+                    await ask()
+                assert str(again.value) == str(told.value), "what is the same is news once"
         finally:
             await runner.cleanup()
 

@@ -34,6 +34,7 @@ PAGE = 1000
 MAX_LISTED = 50_000
 SAID_CHARS = 300
 NO_TAG = '"00000000000000000000000000000000"'
+_NOISE = re.compile(r"Generic S3 error: | in [0-9.]+[^ ]?s\b")
 _DENIED = re.compile(r"status code: 40[13]\b")
 
 
@@ -68,17 +69,7 @@ class Bucket:
     async def get(self, name: str, limit: int) -> tuple[bytes, str] | None:
         """A small object and its tag; None if there is none. One of more than ``limit`` bytes is not read, and raises
         :class:`ProtocolError`."""
-        self.requests["get"] += 1
-        with self._troubles(name):
-            async with asyncio.timeout(self._limit_s):
-                try:
-                    reply = await self._library.get_async(self._store, name)
-                except FileNotFoundError as wrong:
-                    self._is_no_bucket(wrong)
-                    return None
-                if reply.meta["size"] > limit:
-                    raise ProtocolError(f"{name} has {reply.meta['size']} bytes; at most {limit} are allowed")
-                return bytes(await reply.bytes_async()), str(reply.meta["e_tag"])
+        return await self._read(name, limit, self._limit_s)
 
     async def stream(self, name: str, length: int | None, limit: int) -> AsyncGenerator[memoryview, None]:
         """A large object, piece by piece. Raises :class:`ProtocolError` unless it has ``length`` bytes, or with None at
@@ -101,7 +92,7 @@ class Bucket:
             return await self._put(name, body, "create")
         except Conflict:
             with suppress(ProtocolError):
-                there = await self.get(name, len(body))
+                there = await self._read(name, len(body), self._limit_s + len(body) / LEAST_BYTES_PER_S)
                 if there is not None and there[0] == body:
                     return there[1]
             raise
@@ -127,16 +118,15 @@ class Bucket:
     async def listing(self, folder: str) -> list[Found]:
         """All that lies below a folder, at this moment."""
         found: list[Found] = []
+        self.requests["list"] += 1
         with self._troubles(folder):
             async with asyncio.timeout(self._limit_s) as waiting:
                 async for page in self._library.list(self._store, folder, chunk_size=PAGE):
-                    self.requests["list"] += 1
+                    self.requests["list"] += bool(found)  # the first page was counted when it was asked for
                     found += [Found(meta["path"], meta["size"]) for meta in page]
-                    waiting.reschedule(asyncio.get_running_loop().time() + self._limit_s)
                     if len(found) >= MAX_LISTED:
                         break
-                else:
-                    self.requests["list"] += not found
+                    waiting.reschedule(asyncio.get_running_loop().time() + self._limit_s)
         return found
 
     async def folders(self) -> list[str]:
@@ -157,6 +147,19 @@ class Bucket:
                         await self._library.delete_async(self._store, list(names[at : at + PAGE]))
                     except FileNotFoundError as wrong:
                         self._is_no_bucket(wrong)
+
+    async def _read(self, name: str, limit: int, limit_s: float) -> tuple[bytes, str] | None:
+        self.requests["get"] += 1
+        with self._troubles(name):
+            async with asyncio.timeout(limit_s):
+                try:
+                    reply = await self._library.get_async(self._store, name)
+                except FileNotFoundError as wrong:
+                    self._is_no_bucket(wrong)
+                    return None
+                if reply.meta["size"] > limit:
+                    raise ProtocolError(f"{name} has {reply.meta['size']} bytes; at most {limit} are allowed")
+                return bytes(await reply.bytes_async()), str(reply.meta["e_tag"])
 
     async def _put(self, name: str, body: bytes, mode: Any) -> str:
         self.requests["put"] += 1
@@ -241,5 +244,6 @@ def _of_profile(address: MailboxAddress) -> object:
 
 
 def _said(wrong: Exception) -> str:
-    lines = str(wrong).strip().splitlines()
+    """What it is about, the same whenever it is the same."""
+    lines = _NOISE.sub("", str(wrong)).strip().splitlines()
     return lines[0][:SAID_CHARS] if lines else type(wrong).__name__

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
-from gruppetto.errors import ConnectionLost, ProtocolError, StateError
+from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError, StateError
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer, Heartbeat
@@ -127,10 +127,12 @@ class MailSyncer:
         )
         why: list[Exception] = []
 
-        async def run(loop: Callable[[], object]) -> None:
+        async def run(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
             try:
-                await loop()  # type: ignore[misc]
+                await loop()
             except Exception as wrong:
+                if not isinstance(wrong, GruppettoError):  # our mistake: dialling anew may help, silence does not
+                    log.exception("a loop of the mailbox ended by a defect")
                 why.append(wrong)
                 await post.end(wrong)
 
