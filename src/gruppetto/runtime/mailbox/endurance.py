@@ -13,16 +13,19 @@ __all__ = ["Endurance"]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Between two tries; doubled each time."""
+QUIET_S = 60.0
+"""From one complaint to the next: a store may refuse one thing for ever and answer all others."""
 
 Got = TypeVar("Got")
 
 
 class Endurance:
-    """Says in the log, once, that a store is away, and once that it is back. For as many requests as there are."""
+    """Says in the log that a store is away, and that it is back, once in a while. For as many requests as there are."""
 
     def __init__(self, log: logging.Logger, *, patience_s: float | None = None) -> None:
         """``patience_s``: for how long one request is tried again; None: for ever."""
         self._log, self._patience_s = log, patience_s
+        self._quiet_until, self._told = float("-inf"), False
         self.away = ""
         """What is the matter, in words; "" while the store answers."""
 
@@ -46,12 +49,15 @@ class Endurance:
 
     def missed(self, wrong: ConnectionLost | AddressError) -> None:
         """A request has failed."""
-        if not self.away:
+        now = asyncio.get_running_loop().time()
+        if not self.away and now >= self._quiet_until:
             self._log.warning("%s; asked again until it answers", wrong)
+            self._quiet_until, self._told = now + QUIET_S, True
         self.away = str(wrong)
 
     def answered(self) -> None:
         """A request has been answered."""
-        if self.away:
+        if self.away and self._told:
             self._log.info("the store answers again")
+            self._told = False
         self.away = ""
