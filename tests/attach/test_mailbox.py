@@ -94,7 +94,6 @@ LOCK_STEP = {
     "merge": ((".", "mean"),),
     "outer": OuterSetting(optimizer="nesterov", lr=0.7, momentum=0.5),
     "uplink": "fp32",
-    "lease_s": 1.0,
 }
 
 
@@ -163,7 +162,7 @@ def test_the_second_of_two_syncers_waits_and_only_a_life_of_the_same_state_goes_
 ) -> None:
     box, model = place(object_store, "elected"), toy()
     rules = ProtocolSetting(num_fragments=1, sync_period=1)
-    how = {"mailbox": box, "lease_s": 0.5, "outer": "finetune"}
+    how = {"mailbox": box, "lease_s": 5.0, "outer": "finetune"}
     first, other = (SyncerThread(tmp_path / state, rules, how) for state in ("first", "other"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first.start()

@@ -36,7 +36,7 @@ class Place:
         self.client = MailSyncer(ADDRESS, stall_s=0.4, bucket=self.bucket)
 
     async def serve(self, **change: Any) -> None:
-        lease = Lease(**{"term": 1, "holder": "x", "run_id": "tour", "epoch": 1, "lease_s": 0.1, **change})
+        lease = Lease(**{"term": 1, "holder": "x", "run_id": "tour", "epoch": 1, "lease_s": 5.0, **change})
         await self.bucket.put_over(LEASE, msgspec.json.encode(lease))
 
     async def fetch(self, version: int = 3) -> tuple[Version, np.ndarray[Any, Any]]:
@@ -101,10 +101,10 @@ def test_a_fragment_that_is_none(data: Any, error: type[Exception], says: str) -
 )
 def test_a_box_whose_syncer_has_gone_is_closed(change: dict[str, Any] | None, says: str) -> None:
     async def test(here: Place) -> None:
-        await here.serve()
+        await here.serve(lease_s=0.1)
         async with here.client.control() as post:
             if change is not None:
-                await here.serve(**change)
+                await here.serve(lease_s=0.1, **change)
             with pytest.raises(ConnectionLost, match=says):
                 await post.receive(FROM_SYNCER)
             with pytest.raises(ConnectionLost, match=says):
@@ -133,7 +133,7 @@ def test_who_was_never_answered_leaves_nothing_behind() -> None:
 def test_nonsense_from_the_bucket_ends_the_connection_and_somebody_elses_letter_too() -> None:
     @asynccontextmanager
     async def opened(here: Place) -> AsyncIterator[tuple[Post, str]]:
-        await here.serve(lease_s=5.0)
+        await here.serve()
         async with here.client.control() as post:
             await post.send(Goodbye(learner="a", incarnation=1))
             while not await here.bucket.listing("00000001/box"):

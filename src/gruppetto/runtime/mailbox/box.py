@@ -10,47 +10,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import aclosing
 from functools import partial
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.messages import Heartbeat
-from gruppetto.protocol.units import Fragment
-from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
-from gruppetto.runtime.desk import Desk, Inbound, NotHere
-from gruppetto.runtime.intake import Upload
+from gruppetto.runtime.desk import Desk
 from gruppetto.runtime.mailbox.bucket import Bucket, Conflict
 from gruppetto.runtime.mailbox.endurance import Endurance
 from gruppetto.runtime.mailbox.letters import (
     FIRST_LETTER_BYTES,
     LETTER_BYTES,
-    MAX_ITEMS,
     Cease,
     Letter,
-    Put,
-    Said,
     box_name,
     decode_letter,
     encode_letter,
     split,
 )
 from gruppetto.runtime.mailbox.shelf import Shelf
+from gruppetto.runtime.mailbox.uploads import Uploads
 from gruppetto.runtime.security.allowance import FRAMES, Allowance
-from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
-from gruppetto.runtime.wire import NOT_YOUR_TURN, CloseCode, encode_frame
+from gruppetto.runtime.service import SyncerService
+from gruppetto.runtime.wire import CloseCode, encode_frame
 
 __all__ = ["Box"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
-MAX_PUTS = 32
-"""Bodies of one learner that are looked at, or wait for room, at a time."""
 MAX_UNREAD = 32
 """Letters that may lie unread; then frames pile up where they are coalesced."""
-BODIES_AHEAD = 64
-"""A body so many numbers behind the newest one that a letter has told of is told of no more."""
 HURRY = 4.0
 """Times ``poll_s``: how long good news waits for other news to go with."""
 SILENCE = 2.0
@@ -87,11 +77,18 @@ class Box:
         self._there: dict[int, int] = {}
         """Letters that have come and are not read yet, and how long they are."""
         self._unread = 0
-        self._newest_put = -1
-        self._puts: dict[int, asyncio.Task[None]] = {}
-        self._said: list[Said] = []
         self._came, self._stir = asyncio.Event(), asyncio.Event()
         self._pace = Allowance(FRAMES)
+        self._uploads = Uploads(
+            partial(self._name, "body"),
+            bucket=bucket,
+            desk=desk,
+            used=used,
+            stir=self._stir.set,
+            malformed=self._malformed,
+            complain=self._complain,
+            hurry_s=HURRY * poll_s,
+        )
         self.connection: Connection | None = None
 
     # ── from the server ──────────────────────────────────────────────────────────────────────────────────────────
@@ -103,9 +100,7 @@ class Box:
             self._stir.set()  # there may be room again
         self._unread = down
         self._there = {number: size for number, size in up.items() if number >= self._up}
-        for number in bodies:
-            if number < self._newest_put - BODIES_AHEAD and number not in self._puts:
-                self._used(self._name("body", number))
+        self._uploads.tidy(bodies)
         news = self._up in self._there
         if news:
             self._came.set()
@@ -145,7 +140,7 @@ class Box:
                 await asyncio.wait({writer}, timeout=self._stall_s)
         finally:
             self._service.lost(connection)
-            tasks = [writer, reader, *self._puts.values()]
+            tasks = [writer, reader, *self._uploads.tasks]
             for task in tasks:
                 task.cancel()
             for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -193,53 +188,7 @@ class Box:
         if letter.beat:
             self._service.heartbeat(letter.beat, speaker=connection.learner, wall_s=letter.wall[:32] or None)
         for put in letter.puts:
-            self._newest_put = max(self._newest_put, put.number)
-            if put.number in self._puts:
-                raise ProtocolError(f"body {put.number} is told of twice")
-            if len(self._puts) >= MAX_PUTS:
-                self._say(Said(number=put.number, status=503, text=b"too many at a time; come again"))
-                self._used(self._name("body", put.number))
-                continue
-            task = self._puts[put.number] = asyncio.create_task(self._hand_in(connection, put))
-            task.add_done_callback(lambda _, number=put.number: self._puts.pop(number, None))  # type: ignore[misc]
-
-    async def _hand_in(self, connection: Connection, put: Put) -> None:
-        """What is to become of a body, and the answer to whoever has left it."""
-        name, speaker, fragment = self._name("body", put.number), connection.learner, Fragment(put.fragment)
-
-        async def pour(upload: Upload | PieceUpload, moved: Callable[[], None]) -> None:
-            async with aclosing(self._bucket.stream(name, put.length, put.length)) as chunks:
-                async for chunk in chunks:
-                    upload.write(chunk)
-                    moved()
-
-        body = Inbound(headers=put.headers, length=put.length, pour=pour)
-        try:
-            if put.kind == "seed":
-                text, status = await self._desk.seed(fragment, body, speaker=speaker), 200
-            else:
-                text, status = await self._desk.contribution(put.round, fragment, body, speaker=speaker), 200
-        except NotHere as nothing:
-            text, status = str(nothing).encode(), nothing.status
-        except NotAsked as old:
-            text, status = str(old).encode(), NOT_YOUR_TURN
-        except NotYours as wrong:
-            self._complain("name", wrong)
-            text, status = str(wrong).encode(), 403
-        except ProtocolError as wrong:
-            self._malformed(put.kind, wrong)
-            text, status = str(wrong).encode(), 400
-        self._used(name)
-        said = Said(number=put.number, status=status, text=text[:400] if status != 200 else text)
-        self._say(said, waits=status == 200 and put.kind == "contribution")
-
-    def _say(self, said: Said, *, waits: bool = False) -> None:
-        """``waits``: nobody is in a hurry to hear that a contribution is in; it goes with the next letter."""
-        self._said.append(said)
-        if waits:
-            asyncio.get_running_loop().call_later(HURRY * self._poll_s, self._stir.set)
-        else:
-            self._stir.set()
+            self._uploads.take(put, connection.learner)
 
     # ── down ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,8 +199,7 @@ class Box:
             self._stir.clear()
             if self._unread >= MAX_UNREAD and connection.closing is None:
                 continue  # until he has read some, and a listing says so
-            frames, said = connection.take(), tuple(self._said[:MAX_ITEMS])
-            del self._said[: len(said)]
+            frames, said = connection.take(), self._uploads.take_said()
             closing = connection.closing
             if frames:
                 await self._shelf.catch_up()  # what is announced is there before anybody hears of it

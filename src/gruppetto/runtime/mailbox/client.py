@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
 
 from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError, StateError
-from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
@@ -28,7 +27,7 @@ from gruppetto.runtime.leases import Lease as Room
 from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.mailbox.bucket import Bucket, open_bucket
 from gruppetto.runtime.mailbox.endurance import Endurance
-from gruppetto.runtime.mailbox.label import MAX_LABEL_BYTES, fragment_name, read_label
+from gruppetto.runtime.mailbox.fetching import fetch_value
 from gruppetto.runtime.mailbox.letters import Put, Said
 from gruppetto.runtime.mailbox.post import Post
 from gruppetto.runtime.mailbox.tenure import LEASE, MAX_LEASE_BYTES, Lease, decode_lease
@@ -166,7 +165,9 @@ class MailSyncer:
         what is in ``into``."""
         assert runs is None, "a learner of many ranks is refused"
         landing = Landing(into) if landing is None else landing
-        return await self._endurance.tried(lambda: self._fetch(fragment, version, layout_hash, into, landing))
+        return await self._endurance.tried(
+            lambda: self._fetch(fragment, version, layout_hash, landing, into.values.size)
+        )
 
     async def contribute(
         self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None, again: bool = False
@@ -235,39 +236,14 @@ class MailSyncer:
         raise ProtocolError(text)
 
     async def _fetch(
-        self, fragment: Fragment, version: Version, layout_hash: str, into: Room, landing: Landing
+        self, fragment: Fragment, version: Version, layout_hash: str, landing: Landing, numel: int
     ) -> tuple[Version, str]:
         self._open()
         assert self._lease is not None
-        name, numel = fragment_name(self._lease.term, fragment), into.values.size
-        label, crc, came, head = None, "", Version(-1), bytearray()
-        async with aclosing(self.bucket.stream(name, None, MAX_LABEL_BYTES + 4 * numel)) as chunks:
-            async for chunk in chunks:
-                data = chunk
-                if label is None:
-                    head += data
-                    parsed = read_label(bytes(head[:MAX_LABEL_BYTES]))
-                    if parsed is None:
-                        continue
-                    label, begins = parsed
-                    codec, came, crc = CASTS.get(label.codec), Version(label.version), label.checksum
-                    if codec is None or label.length != codec.payload_bytes(numel):
-                        raise ProtocolError(f"fragment {fragment} came as {label.length} bytes in no known encoding")
-                    if label.layout != layout_hash:
-                        raise ProtocolError(f"fragment {fragment} came from a model of another layout")
-                    if came < version:
-                        raise ConnectionLost(f"fragment {fragment} is there in version {came}, not yet {version}")
-                    landing.begin(came, codec, 0)
-                    data = memoryview(bytes(head[begins:]))
-                if len(data) > landing.missing_bytes:
-                    raise ProtocolError(f"fragment {fragment} is longer than it says")
-                landing.room()[: len(data)] = data
-                landing.wrote(len(data))
-                self.bytes_down += len(data)
-        if label is None or landing.missing_bytes or crc != f"{landing.crc:08x}":
-            landing.forget()
-            raise ConnectionLost(f"fragment {fragment} was damaged on its way (checksum)")
-        landing.finish()
+        came, crc, num_bytes = await fetch_value(
+            self.bucket, self._lease.term, fragment, version, layout_hash, landing, numel
+        )
+        self.bytes_down += num_bytes
         return came, crc
 
     def _open(self) -> Post:
