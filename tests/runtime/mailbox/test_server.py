@@ -156,15 +156,15 @@ class Place:
 def place(world: Any, tensors: Any) -> Callable[..., None]:
     """``place(test)`` runs the test in a place."""
 
-    def run(test: Callable[[Place], Awaitable[None]], **how: Any) -> None:
+    def run(test: Callable[[Place], Awaitable[None]], *, stall_s: float = 20.0, **how: Any) -> None:
         async def inside() -> None:
             rules = {"num_learners": 1, "num_fragments": 1, "sync_period": 1, "overlap_steps": 0, **how}
             w = world(tensors(NUMEL), setting={"outer": "finetune"}, **rules)
             w.join(w.learner("a", np.zeros(NUMEL), lambda theta, cursor: theta + 1))
-            desk, bucket = Desk(w.service, 0.3), Away(MemoryStore(), "s3://lab/tour", limit_s=5.0)
+            desk, bucket = Desk(w.service, stall_s), Away(MemoryStore(), "s3://lab/tour", limit_s=5.0)
             await bucket.put_over("00000000/box/old", b"left by an older term")
             w.service.on_change = desk.review
-            mail = MailServer(bucket, w.service, desk, poll_s=0.005, stall_s=0.3, lease_s=1.0, clock=w.clock)
+            mail = MailServer(bucket, w.service, desk, poll_s=0.005, stall_s=stall_s, lease_s=1.0, clock=w.clock)
             assert await mail.claim(asyncio.Event())
             running = asyncio.create_task(mail.run())
             try:
@@ -262,7 +262,7 @@ def test_a_box_that_begins_with_nonsense_is_closed_and_removed(place: Any, lette
         here.world.step_all()
         assert here.world.service.engine.core.round >= 1, "the others go on"
 
-    place(test)
+    place(test, stall_s=0.1)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_what_is_nothing_of_a_mailbox_is_left_alone_and_older_terms_are_removed(
             await asyncio.sleep(0.01)
         assert {name for name in await here.objects() if "00bb/up/0" not in name and "down" not in name} == set(strays)
 
-    place(test)
+    place(test, stall_s=0.3)
 
 
 def test_while_the_store_is_away_nobody_is_taken_for_dead(place: Any) -> None:
@@ -329,7 +329,7 @@ def test_a_box_that_falls_silent_is_closed(place: Any) -> None:
         assert cease.code == CloseCode.GOING_AWAY and "nothing came" in cease.text
         await here.until(lambda: here.world.service.engine.core.members.get("b").phase is MemberPhase.AWAY)
 
-    place(test)
+    place(test, stall_s=1.0)
 
 
 def test_a_syncer_that_has_lost_its_seat_steps_down(place: Any) -> None:

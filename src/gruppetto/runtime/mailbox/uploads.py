@@ -1,4 +1,4 @@
-"""The bodies that one learner has left in its box: each is told of in a letter, goes to the desk, and gets an answer."""
+"""The bodies that one learner has left in its box: told of in a letter, given to the desk, and answered."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ BODIES_AHEAD = 64
 
 
 class Uploads:
-    """``name``: of the object that is a body; ``used`` takes it when the body has been dealt with. ``stir`` is called when
-    there is something to say, at once or within ``hurry_s``; ``malformed`` and ``complain`` hear what was wrong."""
+    """``name``: of the object that is a body; ``used`` takes it when the body has been dealt with. ``stir`` is called
+    when there is something to say, at once or within ``hurry_s``; ``malformed`` and ``complain`` hear what was wrong.
+    """
 
     def __init__(
         self,
