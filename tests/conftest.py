@@ -1,9 +1,31 @@
-"""Shared by all tests: how hard hypothesis tries, and one thread per process."""
+"""Shared by all tests: how hard hypothesis tries, one thread per process, and an object store."""
 
 from __future__ import annotations
 
+import logging
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[str]:
+    """The endpoint of a server of Amazon's protocol on loopback, with a bucket ``lab``."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    with pytest.MonkeyPatch.context() as surroundings:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            surroundings.setenv(name, "testing")
+        server.start()
+        endpoint = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/lab", method="PUT")).close()
+        yield endpoint
+        server.stop()

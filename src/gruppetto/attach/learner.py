@@ -32,7 +32,15 @@ from gruppetto.attach.parting import LAST_WORDS_S
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rendezvous import say_if_it_may_not_come_back
 from gruppetto.attach.run_ahead import RunAhead
-from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
+from gruppetto.attach.setting import (
+    check_exposure,
+    check_for_mailbox,
+    check_for_ranks,
+    check_settings,
+    default_name,
+    donation_place,
+    refuse_ranks_by_mail,
+)
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
 from gruppetto.attach.watching import Watch, say_if_untrained
@@ -47,6 +55,7 @@ from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
 
@@ -79,7 +88,9 @@ class Learner(Comings):
     accumulated gradients are one step.
 
     ``syncer``: its address; several with commas between them, a syncer and its standbys, are tried in turn. Or its
-    state directory on this machine, where every syncer says where it listens.
+    state directory on this machine, where every syncer says where it listens. Or ``s3://BUCKET/PREFIX``, the mailbox
+    through which it serves where nothing can listen; that takes neither token nor certificates, one rank, and no
+    ``donate``.
 
     ``name``: the learner's stable name. A process started again under the same name takes the old one's place; the
     default is new for every process. ``tokens_per_step``: tokens in the batches of one step; without it call
@@ -187,6 +198,10 @@ class Learner(Comings):
             )
         book = address_book(syncer)
         addresses = book.addresses()
+        by_mail = any(isinstance(address, MailboxAddress) for address in addresses)
+        if by_mail:
+            check_for_mailbox(donate=donate, token=token, papers=(ca_file, cert_file, key_file))
+            donate = None
         donates = donation_place(
             donate,
             addresses,
@@ -211,6 +226,8 @@ class Learner(Comings):
         self._quiet = quiet
         members = ranks_of(model, process_group)
         if members is not None:
+            if by_mail:
+                refuse_ranks_by_mail()
             check_for_ranks(donate=donate)
             donates = None
         self._follow: Follow | None = None

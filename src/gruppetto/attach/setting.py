@@ -96,6 +96,31 @@ def check_for_ranks(*, donate: str | None) -> None:
         )
 
 
+def check_for_mailbox(*, donate: str | None, token: str | None, papers: Sequence[object]) -> None:
+    """What a learner that writes to a mailbox may not be told. Raises :class:`SettingError`."""
+    if donate not in (None, "auto"):
+        raise SettingError(
+            "a learner that writes to a mailbox gives no state to others",
+            where="Learner.donate",
+            fix='use "auto" or None, and checkpoints=DIR for a state of its own',
+        )
+    if token is not None or any(paper is not None for paper in papers):
+        raise SettingError(
+            "a mailbox is shown neither token nor certificate",
+            where="Learner.syncer",
+            fix="leave them out: the store's own credentials say who may write there",
+        )
+
+
+def refuse_ranks_by_mail() -> None:
+    """Raises :class:`SettingError`."""
+    raise SettingError(
+        "this learner has several ranks, and a mailbox takes whole fragments from one",
+        where="Learner.syncer",
+        fix="use a syncer's http address, or a learner of one rank",
+    )
+
+
 def check_exposure(syncers: Sequence[SyncerAddress], *, allow_plaintext: bool) -> None:
     """Weights and secrets leave this machine encrypted, unless somebody has said otherwise by name. Raises
     :class:`SettingError`."""

@@ -29,9 +29,9 @@ class Flags:
 
     run: Annotated[tuple[str, ...], tyro.conf.Positional, positional("RUN.toml")] = ()
     """The run's settings: model, data, inner optimizer."""
-    syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR")] = ""
-    """The syncer's address, with those of its standbys; or its state directory on this machine. Without it those of
-    the file hold (syncer.urls)."""
+    syncer: Annotated[str, tyro.conf.arg(metavar="URL[,URL]|DIR|s3://...")] = ""
+    """The syncer's address, with those of its standbys; or its state directory on this machine; or the mailbox through
+    which it serves. Without it those of the file hold (syncer.urls)."""
     name: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
     """This learner's name in the run; a [[learner]] entry of that name sets its pace."""
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
@@ -88,12 +88,18 @@ def main(arguments: Sequence[str]) -> int:
     # Seconds of imports; the syncer starts meanwhile.
     from gruppetto.launch.reference import ride
     from gruppetto.runtime.clock import MonotonicClock
+    from gruppetto.runtime.mailbox.address import SCHEME
+    from gruppetto.runtime.security.places import Papers
 
+    if syncer.startswith(SCHEME):
+        papers = Papers()  # the store's own credentials say who may write there
+    else:
+        papers = learner_papers(config.syncer.certs, config.syncer.token_file, flags.name)
     arrived = ride(
         config,
         entry,
         syncer=_address(syncer),
-        papers=learner_papers(config.syncer.certs, config.syncer.token_file, flags.name),
+        papers=papers,
         cache=Path(flags.cache).expanduser(),
         clock=MonotonicClock(),
         checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),

@@ -46,6 +46,8 @@ class Flags:
     """The run's settings."""
     listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None
     """Where to listen; 127.0.0.1:7171 by default. Port 0 takes any free one."""
+    mailbox: Annotated[str | None, tyro.conf.arg(metavar="s3://BUCKET/PREFIX")] = None
+    """A place in an object store through which learners reach it too, where nothing can listen for them."""
     state: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
     """Where the durable state is kept; a run that lies there already is continued."""
     trace: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
@@ -92,6 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         flags.set,
         {
             "syncer.listen": flags.listen or (None if file else DEFAULT_LISTEN),
+            "syncer.mailbox": flags.mailbox,
             "syncer.state": flags.state,
             "syncer.token_file": flags.token_file,
             "syncer.tls_cert": flags.tls_cert,
@@ -161,6 +164,7 @@ def _setting(config: RunConfig, shard: Shard, flags: Flags) -> SyncerSetting:
     return SyncerSetting(
         state=Path(place.state),
         listen=place.listen,
+        mailbox=place.mailbox,
         token=read_token(place.token_file),
         tls_cert=Path(place.tls_cert) if place.tls_cert else None,
         tls_key=Path(place.tls_key) if place.tls_key else None,

@@ -28,6 +28,7 @@ from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.checkpoint_timer import check_checkpoints
+from gruppetto.runtime.mailbox.address import MailboxAddress, address_of
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.train.setting import TrainSetting
 
@@ -170,6 +171,10 @@ class SyncerPlace:
     urls: tuple[str, ...] = ()
     """Where learners of other machines find it: its address, and those of its standbys, in the order to be tried.
     ``gruppetto learner --syncer`` says otherwise; a local run needs none."""
+    mailbox: str = ""
+    """``s3://BUCKET/PREFIX``: a place in an object store through which learners that cannot reach it exchange with it,
+    besides those that can; see [mailbox](mailbox.md). With ``?endpoint=URL``, ``region=``, ``profile=`` or
+    ``poll=SECONDS`` where needed."""
     shards: int = 1
     """Processes that serve the run together, each with fragments, state and rounds of its own; see
     [sharded syncer](sharded-syncer.md)."""
@@ -204,9 +209,14 @@ class SyncerPlace:
             raise SettingError(f"is {self.shards}", where="syncer.shards", fix=f"use 1 to {MAX_SHARDS}")
         for i, url in enumerate(self.urls):
             try:
-                SyncerAddress.parse(url)
+                address_of(url)
             except AddressError as error:
                 raise SettingError(error.what, where=f"syncer.urls[{i}]", fix=error.fix) from error
+        if self.mailbox:
+            try:
+                MailboxAddress.parse(self.mailbox)
+            except AddressError as error:
+                raise SettingError(error.what, where="syncer.mailbox", fix=error.fix) from error
         if not self.state:
             raise SettingError("is empty", where="syncer.state", fix="name a directory")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -49,6 +49,9 @@ class SyncerAddress:
         if parts.username is not None:
             # Not repeated in the message: it may be a secret.
             raise AddressError("the address holds a user name", where="syncer", fix="pass the secret as token=")
+        if parts.scheme == "s3":
+            fix = "ask the syncer on its own machine, by its state directory"
+            raise AddressError("a mailbox answers no requests", where="syncer", fix=fix)
         plain = parts.path in ("", "/") and not parts.query and not parts.fragment
         if parts.scheme not in ("http", "https") or not host or not plain or port == 0:
             raise AddressError(f"{text!r} is not an address", where="syncer", fix=_USE)

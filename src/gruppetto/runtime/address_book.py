@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gruppetto.errors import AddressError
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.mailbox.address import SCHEME, MailboxAddress
 
 __all__ = ["AddressBook", "Directory", "Fixed", "address_book", "is_directory"]
 
@@ -64,7 +65,9 @@ def is_directory(text: str) -> bool:
 
 
 def address_book(text: str | Path) -> AddressBook:
-    """``URL[,URL...]``, or a directory. Raises :class:`AddressError`."""
+    """``URL[,URL...]``, a mailbox, or a directory. Raises :class:`AddressError`."""
+    if isinstance(text, str) and text.strip().startswith(SCHEME):
+        return Fixed(MailboxAddress.parse(text.strip()))
     if isinstance(text, Path) or (isinstance(text, str) and is_directory(text)):
         return Directory(Path(text))
     return Fixed(*SyncerAddress.parse_all(text))

@@ -64,10 +64,11 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Manifest
 from gruppetto.runtime.donor import DonationServer
-from gruppetto.runtime.heartbeat import Heartbeats
-from gruppetto.runtime.http_client import ControlSocket, HttpSyncer, NotAccepted
+from gruppetto.runtime.http_client import NotAccepted
 from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.line import Control, Heart, heart_of, line_to
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.orders import RankOrder, Welcomed
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.recovering import Find, Recovering
@@ -169,7 +170,7 @@ class LearnerClient:
         self._rng = random.Random(core.session) if rng is None else rng
         self._silence = asyncio.Event()
         several = len(self.addresses) > 1 or beside is not None
-        self._http = HttpSyncer(
+        self._http = line_to(
             self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
         )
         if max_bytes_per_s is not None:
@@ -187,7 +188,7 @@ class LearnerClient:
             fail=self._fail,
             rng=self._rng,
         )
-        self._heartbeats: Heartbeats | None = None
+        self._heartbeats: Heart | None = None
         self.donations: DonationServer | None = None
         """Where others ask for this learner's state; None if it gives none."""
         if donates is not None:
@@ -201,6 +202,7 @@ class LearnerClient:
         self._dial_heart = partial(
             Heartbeats, lambda: self.address, self._heartbeat, token=token, tls=tls, segments=self._http.segments
         )
+        self._dial_heart = partial(heart_of, self._http, self._heartbeat, token=token, tls=tls)
         if several:
             self._dial_heart = partial(self._dial_heart, on_silence=lambda: self._in_loop(self._silence.set))
         self._complaints = Complaints(log)
@@ -449,6 +451,7 @@ class LearnerClient:
         raise ConnectionLost(f"{self.address} does not answer heartbeats any more")
 
     async def _answer_to_hello(self, socket: ControlSocket, *, small: bool) -> Frame:
+    async def _answer_to_hello(self, socket: Control) -> Frame:
         try:
             async with asyncio.timeout(min(HELLO_S, self._http.stall_s)):
                 return await socket.receive(_HELLO_REPLIES)
@@ -456,7 +459,7 @@ class LearnerClient:
             self._http.segments.stalled(small=small)
             raise ConnectionLost(f"{self.address} took the connection but does not answer the hello") from wrong
 
-    async def _listen(self, socket: ControlSocket) -> None:
+    async def _listen(self, socket: Control) -> None:
         while True:
             try:
                 frame = await socket.receive(FROM_SYNCER)
@@ -482,7 +485,7 @@ class LearnerClient:
                 case _:
                     raise AssertionError(frame)
 
-    async def _speak(self, socket: ControlSocket) -> None:
+    async def _speak(self, socket: Control) -> None:
         stirred = self.transfers.stirs.new()
         while True:
             with self.news:
@@ -509,8 +512,9 @@ class LearnerClient:
         """In the loop of this thread: a Welcome has brought it about."""
         frame = self.welcome
         assert frame is not None and self.recovering is None
-        if self._leads:
-            wanted = replace(wanted, donors=())  # a peer's state would have to be cut as this learner is
+        if self._leads or isinstance(self.address, MailboxAddress):
+            # A peer's state would have to be cut as this learner is; and where nobody listens, no peer is reached.
+            wanted = replace(wanted, donors=())
         core, stall_s = self.core, self._http.stall_s
 
         def visit(donor: Donor) -> Visit:

@@ -10,8 +10,8 @@ import resource
 import secrets
 import signal
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.security.fresh import server_context
 from gruppetto.runtime.security.places import CA
@@ -52,6 +53,8 @@ ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
 LOOK_S = 10.0
 """From one look at disk, clocks and losses to the next."""
+REQUESTS_A_STALL = 3.0
+"""A request to an object store may take this part of the time after which a silent learner is dead."""
 LAST_COMMIT_S = 10.0
 """How long the last commit is tried when the syncer stops."""
 MANY_FILES = 1 << 16
@@ -207,7 +210,9 @@ async def serve(
 
         service.on_change = look
         look()
-        await _listen(service, server, strangers, setting, tls, on_ready, stopping, control, stopped)
+        async with _mailbox(service, server, setting, time, stopping) as serves:
+            if serves:
+                await _listen(service, server, strangers, setting, tls, on_ready, stopping, control, stopped)
         timer.stop()
     finally:
         renewal.cancel()
@@ -220,6 +225,48 @@ async def serve(
     if service.failure is not None:
         raise service.failure
     return heard[0] if heard else None
+
+
+@asynccontextmanager
+async def _mailbox(
+    service: SyncerService, server: HttpServer, setting: SyncerSetting, clock: Clock, stopping: asyncio.Event
+) -> AsyncIterator[bool]:
+    """Serve through the mailbox as well, where there is one; False if we are to stop before it is ours."""
+    if not setting.mailbox:
+        yield True
+        return
+    from gruppetto.runtime.mailbox.bucket import open_bucket  # takes a library that few need
+    from gruppetto.runtime.mailbox.server import LOOKS_A_STALL, MailServer
+
+    address, rarest_s = MailboxAddress.parse(setting.mailbox), server.stall_s / LOOKS_A_STALL
+    if address.poll_s > rarest_s:
+        raise SettingError(
+            f"poll is {address.poll_s:g} s, and a learner is dead after {server.stall_s:g} s without a word",
+            where="syncer.mailbox",
+            fix=f"use poll={rarest_s:g} or less, or raise run.liveness_s",
+        )
+    mail = MailServer(
+        open_bucket(address, limit_s=server.stall_s / REQUESTS_A_STALL),
+        service,
+        server.desk,
+        poll_s=address.poll_s,
+        stall_s=server.stall_s,
+        lease_s=setting.lease_s,
+        clock=clock,
+    )
+    if not await mail.claim(stopping):
+        yield False
+        return
+    running = asyncio.create_task(mail.run())
+    running.add_done_callback(lambda _: stopping.set())
+    try:
+        yield True
+    finally:
+        await mail.close()
+        if not running.done():
+            running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 async def _take_over(

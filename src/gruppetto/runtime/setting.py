@@ -17,6 +17,7 @@ from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.checkpoint_timer import check_checkpoints
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.wire import is_name
 
@@ -50,6 +51,8 @@ class SyncerSetting:
     """Listen off loopback with one token for all, knowingly: each learner can speak for every other."""
     allow_plaintext: bool = False
     """Listen off loopback without TLS or without identities, knowingly."""
+    mailbox: str = ""
+    """A place in an object store, ``s3://BUCKET/PREFIX``, through which learners reach it besides; "": none."""
     fragmenter: str = "balanced"
     merge: tuple[tuple[str, str], ...] = ()
     """(regex, rule): the merge rule of tensors whose name the regex finds; first come, first served."""
@@ -126,6 +129,8 @@ class SyncerSetting:
             )
         if self.directory:
             SyncerAddress.parse_all(self.directory)
+        if self.mailbox:
+            self._check_mailbox()
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise SettingError("the token is empty or not plain text", where="syncer.token", fix="use printable ASCII")
         rule_for("", (), self.merge)
@@ -138,6 +143,19 @@ class SyncerSetting:
                 "a token for all beside identities", where="syncer.token", fix="say gruppetto tokens add NAME for each"
             )
 
+    def _check_mailbox(self) -> None:
+        MailboxAddress.parse(self.mailbox)
+        if self.shard.of > 1:
+            raise SettingError(
+                f"is given, and this is shard {self.shard}", where="syncer.mailbox", fix="serve the run with one syncer"
+            )
+        if self.identities is not None:
+            raise SettingError(
+                "nobody can show a certificate in a mailbox",
+                where="syncer.mailbox",
+                fix="leave out certs, and say in the bucket's policy who may write below the prefix",
+            )
+
     @property
     def certificate(self) -> tuple[Path, Path] | None:
         """What to serve TLS with, and its key; None: plain text."""
@@ -148,6 +166,14 @@ class SyncerSetting:
     def check_exposure(self) -> None:
         """Off loopback nobody listens by accident without TLS and identities. Raises :class:`AddressError`."""
         host, _ = host_and_port(self.listen)
+        if self.mailbox:
+            store = MailboxAddress.parse(self.mailbox)
+            if not (store.secure or store.is_loopback or self.allow_plaintext):
+                raise AddressError(
+                    "weights would travel to the store in plain text",
+                    where=str(store),
+                    fix="use endpoint=https://HOST, or say --allow-plaintext",
+                )
         if is_loopback(host) or self.allow_plaintext:
             return
         known = self.identities is not None or (self.token is not None and self.allow_shared_token)

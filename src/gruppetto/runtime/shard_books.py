@@ -8,7 +8,7 @@ from gruppetto.errors import GruppettoError
 from gruppetto.numerics.deal import Shard
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook
-from gruppetto.runtime.http_client import HttpSyncer
+from gruppetto.runtime.line import Line
 from gruppetto.runtime.shard_map import ShardMap
 
 __all__ = ["ShardBook", "Shards"]
@@ -38,7 +38,7 @@ class Shards:
         told = self._book.addresses() if number == 1 and self._leads_to_the_first else ()
         return tuple(dict.fromkeys((*told, self._addresses[number])))
 
-    async def look(self, http: HttpSyncer, number: int) -> None:
+    async def look(self, http: Line, number: int) -> None:
         """A shard that has moved is found at those that have not. What nobody knows better stays."""
         others = [self._addresses[k] for k in sorted(self._addresses) if k != number]
         for address in dict.fromkeys((*others, *self._book.addresses())):

@@ -26,9 +26,9 @@ from gruppetto.protocol.actions import KeepRest
 from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.backlog import Backlog, Offer, SeedPart
-from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease, LeasePool
+from gruppetto.runtime.line import Line
 from gruppetto.runtime.steps import Held
 
 __all__ = ["Share", "Stirs", "Tensors", "Transfers", "next_stir"]
@@ -128,7 +128,7 @@ class Transfers:
 
     def __init__(
         self,
-        http: HttpSyncer,
+        http: Line,
         tensors: Tensors,
         backlog: Backlog,
         news: threading.Condition,
