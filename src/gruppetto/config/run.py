@@ -26,7 +26,6 @@ from gruppetto.numerics.fragments import FRAGMENTERS
 from gruppetto.numerics.merge import rule_for
 from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.checkpoint_timer import check_checkpoints
 from gruppetto.runtime.mailbox.address import MailboxAddress, address_of
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S

@@ -199,9 +199,6 @@ class LearnerClient:
         """The search for a state to begin from, the only one of this process."""
         self._has_own, self._token, self._fits, self._peers = has_own, token, fits, peers
         self._search: asyncio.Task[None] | None = None
-        self._dial_heart = partial(
-            Heartbeats, lambda: self.address, self._heartbeat, token=token, tls=tls, segments=self._http.segments
-        )
         self._dial_heart = partial(heart_of, self._http, self._heartbeat, token=token, tls=tls)
         if several:
             self._dial_heart = partial(self._dial_heart, on_silence=lambda: self._in_loop(self._silence.set))
@@ -384,14 +381,13 @@ class LearnerClient:
         """One connection, from Hello to its end."""
         if not self._knows_shards:
             await self._look_for_shards()
-        small = self._http.segments.small
         async with self._http.control() as socket:
             with self.news:
                 hello, may_seed = self.core.hello(), self._may_seed()
             if not may_seed:
                 hello = replace(hello, can_seed=False)
             await socket.send(HelloFrame.of(hello, self._layout, self._library))
-            reply = await self._answer_to_hello(socket, small=small)
+            reply = await self._answer_to_hello(socket)
             said = reply.welcome if isinstance(reply, WelcomeFrame) else reply
             assert isinstance(said, Welcome | Refusal)
             if self.core.knows_newer(said):
@@ -450,13 +446,12 @@ class LearnerClient:
         await self._silence.wait()
         raise ConnectionLost(f"{self.address} does not answer heartbeats any more")
 
-    async def _answer_to_hello(self, socket: ControlSocket, *, small: bool) -> Frame:
     async def _answer_to_hello(self, socket: Control) -> Frame:
         try:
             async with asyncio.timeout(min(HELLO_S, self._http.stall_s)):
                 return await socket.receive(_HELLO_REPLIES)
         except TimeoutError as wrong:
-            self._http.segments.stalled(small=small)
+            socket.stalled()
             raise ConnectionLost(f"{self.address} took the connection but does not answer the hello") from wrong
 
     async def _listen(self, socket: Control) -> None:

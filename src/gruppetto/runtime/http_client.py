@@ -13,6 +13,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 
 import aiohttp
@@ -94,8 +95,15 @@ class NotAccepted(ProtocolError):
 class ControlSocket:
     """An open control connection."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, address: SyncerAddress, stall_s: float) -> None:
-        self._socket, self._address, self._stall_s = socket, address, stall_s
+    def __init__(
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        address: SyncerAddress,
+        stall_s: float,
+        stalled: Callable[[], None],
+    ) -> None:
+        """``stalled``: see the method."""
+        self._socket, self._address, self._stall_s, self.stalled = socket, address, stall_s, stalled
 
     async def send(self, frame: Frame) -> None:
         """Hand one frame to the network. Raises :class:`ConnectionLost`."""
@@ -190,7 +198,7 @@ class HttpSyncer:
                 self.segments.stalled(small=small)
             raise self._dial_trouble(wrong) from wrong
         try:
-            yield ControlSocket(socket, self.address, self.stall_s)
+            yield ControlSocket(socket, self.address, self.stall_s, partial(self.segments.stalled, small=small))
         finally:
             await socket.close()
 

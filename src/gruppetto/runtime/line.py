@@ -32,6 +32,9 @@ class Control(Protocol):
 
     async def receive(self, allowed: frozenset[str]) -> Frame: ...
 
+    def stalled(self) -> None:
+        """No answer comes to what was sent: whatever the next connections can be spared, they are."""
+
     async def close(self) -> None: ...
 
 
@@ -59,6 +62,9 @@ class Line(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+    async def forget(self) -> None:
+        """Drop all connections that wait for use: what has ended the control connection may have taken them along."""
 
     def control(self) -> AbstractAsyncContextManager[Control]: ...
 
@@ -114,7 +120,15 @@ def heart_of(
 ) -> Heart:
     """Heartbeats over HTTP have a thread and a connection of their own; those through a mailbox go with the letters."""
     if isinstance(line, HttpSyncer):
-        return Heartbeats(lambda: line.address, current, period_s=period_s, token=token, tls=tls, on_silence=on_silence)
+        return Heartbeats(
+            lambda: line.address,
+            current,
+            period_s=period_s,
+            token=token,
+            tls=tls,
+            segments=line.segments,
+            on_silence=on_silence,
+        )
     from gruppetto.runtime.mailbox.client import MailSyncer
 
     assert isinstance(line, MailSyncer)

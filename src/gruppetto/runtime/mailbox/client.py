@@ -100,6 +100,9 @@ class MailSyncer:
         """One syncer serves through a mailbox."""
         return None
 
+    async def forget(self) -> None:
+        """Nothing waits for use here: the store's client keeps its connections itself."""
+
     @asynccontextmanager
     async def control(self) -> AsyncIterator[Post]:
         """An open box; nothing has been said in it yet. Raises :class:`ConnectionLost` while nobody serves."""

@@ -105,6 +105,9 @@ class Post:
             raise NotAccepted(f"{self._bucket.where} does not accept what this learner says: {said}")
         raise ConnectionLost(f"{self._bucket.where}: the syncer closed the box ({said})")
 
+    def stalled(self) -> None:
+        """The store has the letter; nothing here can be done better."""
+
     async def close(self) -> None:
         """Say that nothing more will come, and see it go."""
         self._bye = True
