@@ -288,10 +288,13 @@ class SyncerService:
                 if recovery is not None:
                     self.seen.recovered(self._clock.now(), news.learner, recovery)
                     self._trace.note(self._clock.now(), news.learner, "recovery", **asdict(recovery))
+                spoilt = is_spoilt(self.seen.metrics.get(news.learner, {}))
                 if metrics:
                     self.seen.metrics[news.learner] = metrics
                     self._note_metrics(news, metrics)
                 engine.feed(news)
+                if metrics and is_spoilt(metrics) is not spoilt:
+                    self.look_around()  # an alarm begins or ends here and now
             case Deferred() | Marked() | Goodbye():
                 _check_speaker(connection, frame.learner)
                 engine.feed(frame)
