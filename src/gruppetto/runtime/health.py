@@ -227,5 +227,5 @@ def _rejected(core: SyncerCore, seen: Observer) -> dict[str, int]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no word for NaN: None."""
+    """JSON has no word for NaN or infinity: None. What was never reported is not there at all."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -41,7 +41,7 @@ from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
 from gruppetto.runtime.store import Identity, Store, Values
-from gruppetto.runtime.surroundings import Surroundings
+from gruppetto.runtime.surroundings import Surroundings, is_spoilt
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
