@@ -40,7 +40,9 @@ def test_who_comes_after_the_last_round_has_not_failed(tmp_path: Path, caplog: p
     config = load_run(file)
     model = build(config.train.model, open_data(config.train, tmp_path / "cache").tokenizer.vocab_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    syncer = SyncerThread(tmp_path / "state", ProtocolSetting(rounds=3, num_fragments=2, sync_period=2, overlap_steps=0), {})
+    syncer = SyncerThread(
+        tmp_path / "state", ProtocolSetting(rounds=3, num_fragments=2, sync_period=2, overlap_steps=0), {}
+    )
     syncer.start()
     try:
         arguments = ["learner", str(file), "--syncer", syncer.url, "--cache", str(tmp_path / "cache"), "--name"]

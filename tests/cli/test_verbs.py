@@ -44,7 +44,9 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"gruppetto {verb}" in said
     assert "--help" in said
     plain = re.sub(r"[\s│]+", " ", said)
-    assert not [word for word in ("(default: )", "(default: None)", "(default: False)", "(default: '')") if word in plain]
+    assert not [
+        word for word in ("(default: )", "(default: None)", "(default: False)", "(default: '')") if word in plain
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,10 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["syncer", "--token-file", "no-such-file"], "syncer.token_file (no-such-file): cannot be read"),
         (["status"], "0 arguments where one URL or RUNDIR is needed"),
         (["status", "http://127.0.0.1:9"], "http://127.0.0.1:9: nobody answers; start the syncer"),
-        (["status", "mistyped"], "mistyped: no such directory; name a run directory, or an address as http://HOST:PORT"),
+        (
+            ["status", "mistyped"],
+            "mistyped: no such directory; name a run directory, or an address as http://HOST:PORT",
+        ),
         (["dashboard", "mistyped"], "mistyped: no such directory; name a run directory, or an address"),
         (["status", "ftp://x"], "'ftp://x' is not an address"),
         (["chaos"], "0 arguments where one PLAN.toml is needed"),

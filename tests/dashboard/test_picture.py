@@ -302,12 +302,12 @@ def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:
         say(3.0, "out", "Alarm", kind="zero-update", text="Nothing moves."),
         say(4.0, "out", "Alarm", kind="direction", text="Against the others."),
         say(9.0, "out", "AlarmOver", kind="direction"),
-        say(9.5, "out", "Alarm", kind="went-back", text="Rounds 3 to 4 may be lost."),
+        say(9.5, "out", "Alarm", kind="went-back", text="Round 3 may be lost."),
         say(9.6, "out", "Alarm", kind="of-another-version", text="Who knows?"),
     ]
     assert alarms_of(pictured(*said)) == [
         {"t": 9.6, "kind": "of-another-version", "text": "Who knows?", "over_t": None, "lasts": True, "count": 1},
-        {"t": 9.5, "kind": "went-back", "text": "Rounds 3 to 4 may be lost.", "over_t": 9.5, "lasts": False, "count": 1},
+        {"t": 9.5, "kind": "went-back", "text": "Round 3 may be lost.", "over_t": 9.5, "lasts": False, "count": 1},
         {"t": 4.0, "kind": "direction", "text": "Against the others.", "over_t": 9.0, "lasts": True, "count": 1},
         {"t": 3.0, "kind": "zero-update", "text": "Nothing moves.", "over_t": None, "lasts": True, "count": 1},
     ]

@@ -141,13 +141,15 @@ async def charts_say_what_does_not_fit(page: Browser) -> None:
         const robust = new Chart(place, { title: "", format: String, zero: true, robust: true });
         robust.show([line("pace", at([180, 1, 1.2, 1, 1.1, 1]))], [0, 6]);
         const broken = new Chart(place, { title: "", format: String });
-        broken.show([line("loss", at([3, 2, 2, 1])), { name: "lost", colour: "red", kind: "cross", points: at([0, 0, 1]).slice(2) }], [0, 4]);
+        const crosses = { name: "lost", colour: "red", kind: "cross", points: at([0, 0, 1]).slice(2) };
+        broken.show([line("loss", at([3, 2, 2, 1])), crosses], [0, 4]);
         const alarm = (who, text) => ({ kind: "alarm", who, text });
         const found = [
             robust.svg.querySelectorAll(".beyond title")[0].textContent, robust.svg.querySelectorAll(".beyond").length,
             [...robust.svg.querySelectorAll("text")].some((text) => text.textContent === "1"),
             broken.svg.querySelector("path.stroke").getAttribute("d").split("M").length - 1, broken.said.textContent,
-            grouped([alarm("a", "1"), alarm("b", "2"), alarm("a", "3"), { kind: "died", who: "a", text: "" }]).map((h) => h.text),
+            grouped([alarm("a", "1"), alarm("b", "2"), alarm("a", "3"), { kind: "died", who: "a", text: "" }])
+                .map((h) => h.text),
         ];
         place.remove();
         return JSON.stringify(found);

@@ -116,8 +116,8 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
             lasts=False,
         ),
         AlarmKind.SLOW_SYNCER: AlarmRow(
-            holds=f"In {MOSTLY_SLOW:.0%} of the last rounds merging, persisting and publishing took longer, on average, "
-            "than a step of the learners at whose pace rounds could go, until it does in fewer than "
+            holds=f"In {MOSTLY_SLOW:.0%} of the last rounds merging, persisting and publishing took longer, on "
+            "average, than a step of the learners at whose pace rounds could go, until it does in fewer than "
             f"{SELDOM_SLOW:.0%}.",
             cause="Steps shorter than a commit to disk, a slow or shared disk, or more bytes than it can merge.",
             action="Learners run ahead, and work is discarded: use larger batches, a faster disk, "
