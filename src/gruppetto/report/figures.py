@@ -211,12 +211,16 @@ def _anatomy(axes: Axes, found: Measures) -> None:
     axes.set_ylabel("milliseconds")
     stacks = [sum(stack) for stack in zip(*heights, strict=True)]
     end = usual_high(stacks)
-    axes.set_ylim(0, 1.05 * end or 1.0)
+    axes.set_ylim(0, 1.15 * end or 1.0)
     for x, height in zip(at, stacks, strict=True):
         if height > end:
-            axes.annotate(
-                as_duration(height / 1000), (x, 0.97), xycoords=("data", "axes fraction"), fontsize="x-small", color=INK
-            )
+            place: dict[str, Any] = {
+                "xycoords": ("data", "axes fraction"),
+                "xytext": (16, 0),
+                "textcoords": "offset points",
+            }
+            says = f"↑ {as_duration(height / 1000)}"
+            axes.annotate(says, (x, 0.95), **place, fontsize="small", color=INK)
     axes.legend(ncols=len(PHASES), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
