@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gruppetto.cli.__main__ import main
-from gruppetto.launch.checkup import Finding, _disk, _port, _syncer
-from gruppetto.launch.measuring import measure_loopback
+from gruppetto.launch.checkup import Finding, _disk, _port, _processor, _syncer
+from gruppetto.launch.measuring import measure_loopback, usable_cores
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.sim.machine import read_machine
 
@@ -110,3 +111,10 @@ def test_nothing_is_written_that_was_not_measured(tmp_path: Path, capsys: pytest
 def test_a_loopback_has_a_latency_and_a_bandwidth() -> None:
     line = measure_loopback(MonotonicClock())
     assert 0 < line.latency_s < 1 and line.bytes_per_s > 1e6
+
+
+def test_where_nobody_tells_which_cores_are_ours_all_of_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert usable_cores() == os.cpu_count()
+    assert _processor().text.startswith(f"{os.cpu_count()} cores")

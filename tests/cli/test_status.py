@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ from gruppetto.cli.status_of_the_dead import status_of_report
 from gruppetto.errors import ConnectionLost, DataError
 from gruppetto.launch.deaths import note_death
 from gruppetto.launch.place import held_directory
-from gruppetto.protocol import ProtocolSetting
+from gruppetto.protocol import ProtocolSetting, SyncerCore
+from gruppetto.protocol.actions import Drop, RoundClosed
+from gruppetto.protocol.admission import ADVICE
 from gruppetto.protocol.events import Published
-from gruppetto.protocol.units import Round
-from gruppetto.runtime.health import Observer, status_before_the_first_learner
+from gruppetto.protocol.messages import Goodbye, Hello, RejectionReason
+from gruppetto.protocol.units import Fragment, LearnerId, Round
+from gruppetto.runtime.authority import Authority
+from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
 from gruppetto.trace.log import TraceWriter
 
 REPORT = {
@@ -176,3 +182,43 @@ def test_a_report_of_a_run_that_went_on_is_not_its_end(tmp_path: Path) -> None:
     assert (status["round"], status["phase"]) == (5, "stopped")
     (tmp_path / "report.json").write_text(json.dumps({"mode": "decoupled", "rounds": 5, "learners": {}}))
     assert status_of_directory(tmp_path)["phase"] == "ended"
+
+
+def test_why_somebody_has_left_or_is_not_merged_is_said_below_its_row(tmp_path: Path) -> None:
+    core = SyncerCore(ProtocolSetting(min_quorum=1), run_id="r", layout_hash="l")
+    seen = Observer()
+    for name in ("anna", "ben"):
+        core.step(0.0, Hello(learner=LearnerId(name), session=name, layout_hash="l", can_seed=True))
+    refused = Drop(round=Round(9), fragment=Fragment(0), learner=LearnerId("anna"), reason=RejectionReason.NOT_FINITE)
+    gone = replace(refused, learner=LearnerId("stranger"), reason=RejectionReason.UNKNOWN_LEARNER)
+    for action in (*core.step(1.0, Goodbye(learner=LearnerId("ben"), incarnation=1)), refused, gone):
+        seen.saw(1.0, action)
+    seen.metrics[LearnerId("anna")] = {"loss": math.nan}
+    status = status_of(core, seen, 2.0)
+    anna, refusal, ben, left = _text(status).splitlines()[1:5]
+    assert "anna" in anna and "loss not finite" in anna and "ben" in ben
+    assert refusal == f"    not merged in round 9: not-finite, {ADVICE[RejectionReason.NOT_FINITE]}"
+    assert left.startswith("    left: ")
+    assert set(seen.rejections) == {"anna"}, "anybody may use a name that nobody has"
+    seen.saw(3.0, RoundClosed(round=Round(9), why="", participants=(LearnerId("anna"),), live=1, grace_spent_s=0.0))
+    assert "not merged in round" not in _text(status_of(core, seen, 4.0))
+
+
+def test_alarms_that_held_to_the_end_are_over_with_the_run(tmp_path: Path) -> None:
+    report = {**REPORT, "alarms": [{"t": 52.3, "kind": "diverges", "text": "the loss rose.", "over_t": None}]}
+    said = _text(status_of_report(tmp_path, report, {}, ended=True))
+    assert "over with the run: diverges, after 7.7 s: the loss rose." in said and "!" not in said
+
+
+def test_a_syncer_that_has_taken_its_directory_and_does_not_listen_yet_is_starting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path)
+    authority.claim(0)
+    for left_behind in ({}, {"url": "http://127.0.0.1:9", "pid": 1}):
+        if left_behind:
+            (tmp_path / "endpoint.json").write_text(json.dumps(left_behind))
+        assert main(["status", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.startswith(f"starting; waiting for the syncer: it holds {tmp_path} and does not")
+    authority.close()
+    assert main(["status", str(tmp_path)]) == 2

@@ -282,7 +282,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
         trace_of(book)
     book.write_bytes(b"")  # of a run that has not begun
     assert trace_of(book) == book
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="no such directory"):
         main([str(tmp_path / "mistyped")])
     with pytest.raises(AddressError, match="is not an address"):
         main(["ftp://x"])

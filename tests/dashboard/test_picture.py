@@ -302,15 +302,65 @@ def test_an_alarm_is_shown_with_its_end_where_the_trace_says_it() -> None:
         say(3.0, "out", "Alarm", kind="zero-update", text="Nothing moves."),
         say(4.0, "out", "Alarm", kind="direction", text="Against the others."),
         say(9.0, "out", "AlarmOver", kind="direction"),
-        say(9.5, "out", "Alarm", kind="went-back", text="Rounds 3 to 4 may be lost."),
+        say(9.5, "out", "Alarm", kind="went-back", text="Round 3 may be lost."),
         say(9.6, "out", "Alarm", kind="of-another-version", text="Who knows?"),
     ]
     assert alarms_of(pictured(*said)) == [
-        {"t": 9.6, "kind": "of-another-version", "text": "Who knows?", "over_t": None, "lasts": True},
-        {"t": 9.5, "kind": "went-back", "text": "Rounds 3 to 4 may be lost.", "over_t": 9.5, "lasts": False},
-        {"t": 4.0, "kind": "direction", "text": "Against the others.", "over_t": 9.0, "lasts": True},
-        {"t": 3.0, "kind": "zero-update", "text": "Nothing moves.", "over_t": None, "lasts": True},
+        {"t": 9.6, "kind": "of-another-version", "text": "Who knows?", "over_t": None, "lasts": True, "count": 1},
+        {"t": 9.5, "kind": "went-back", "text": "Round 3 may be lost.", "over_t": 9.5, "lasts": False, "count": 1},
+        {"t": 4.0, "kind": "direction", "text": "Against the others.", "over_t": 9.0, "lasts": True, "count": 1},
+        {"t": 3.0, "kind": "zero-update", "text": "Nothing moves.", "over_t": None, "lasts": True, "count": 1},
     ]
+
+
+def test_an_alarm_that_comes_and_goes_is_one_line() -> None:
+    def flaps(t: float) -> tuple[bytes, bytes]:
+        on = say(t, "out", "Alarm", kind="slow-syncer", text=f"Slow at {t:g}.")
+        return on, say(t + 0.5, "out", "AlarmOver", kind="slow-syncer")
+
+    said = [line for k in range(150) for line in flaps(3.0 + k)]
+    said.insert(2, say(3.7, "out", "Alarm", kind="direction", text="Against."))
+    told = [(each["kind"], each["t"], each["over_t"], each["count"]) for each in alarms_of(pictured(*said))]
+    assert told == [("slow-syncer", 152.0, 152.5, 150)], "what was crowded out is gone, what is one line is counted"
+    told = [(each["kind"], each["over_t"], each["count"]) for each in alarms_of(pictured(*said[:8], said[0]))]
+    assert told == [("slow-syncer", None, 5), ("direction", None, 1)]
+
+
+def test_a_loss_that_is_not_finite_is_said_until_it_is_again() -> None:
+    def loss(t: float, value: float) -> bytes:
+        return encode_line({"t": t, "who": "anna", "note": "metrics", "data": {"loss": value}})[:-1]
+
+    def told(picture: Picture) -> tuple[object, ...]:
+        (lane,) = window(picture, 0.0, picture.now, slots=10)["lanes"]
+        return lane["loss"], lane["spoilt"], head(picture, 3.0, live=True)["spoilt"]
+
+    sound, lost, mended = loss(2.8, 1.25), [loss(2.9, math.nan), loss(2.95, math.inf)], loss(3.0, 1.5)
+    assert told(pictured(sound)) == (1.25, False, [])
+    picture = pictured(sound, *lost)
+    assert picture.damaged_lines == 0
+    assert told(picture) == (None, True, ["anna"])
+    assert [t.why for t in headline_of(picture, 3.0, live=True).troubles] == ["the loss that it reports is not finite"]
+    assert sum(window(picture, 0.0, 3.0, slots=10)["series"]["spoilt"]["sum"]) == 2
+    assert told(pictured(sound, *lost, mended)) == (1.5, False, [])
+    reborn = say(3.0, "in", "Progress", learner="anna", incarnation=2, clock=2, step_s=1.0, steps=1, tokens=8)
+    assert told(pictured(sound, *lost, reborn))[1:] == (False, [])
+
+
+def test_shares_are_of_the_newest_round_and_add_up_to_one() -> None:
+    def merged(round: int, *names: str) -> list[bytes]:
+        folds = [say(3.0, "out", "Fold", learner=name, fragment=0, round=round, weight=8.0) for name in names]
+        opened = say(3.0, "out", "QuorumMet", round=round, quorum_s=0.5, at_clock=1, live=1, grace_s=0.25)
+        closed = {"why": "all", "participants": names, "live": len(names), "grace_spent_s": 0.0}
+        return [opened, *folds, say(3.0, "out", "RoundClosed", round=round, **closed)]
+
+    both = [member(2.9, "ben", "joining", "new"), *merged(2, "anna", "ben")]
+    for lines, shares in (
+        (both, [0.5, 0.5]),
+        ([*both, *merged(3, "ben")], [None, 1.0]),
+        ([*both, *merged(3, "ben"), *merged(4)], [None, 1.0]),  # nothing was due
+    ):
+        shown = window(pictured(*lines), 0.0, 9.0, slots=10)["lanes"]
+        assert [lane["share"] for lane in shown] == shares
 
 
 def test_what_was_merged_for_less_is_counted_by_cause() -> None:

@@ -31,7 +31,8 @@ class Status(BaseHTTPRequestHandler):
         phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({"round": 3, "phase": phase, "tokens": {"open": 0}}).encode())
+        nobody = {"waiting_for": "", "learners": {}, "recoveries": []}
+        self.wfile.write(json.dumps({"round": 3, "phase": phase, "tokens": {"open": 0}, **nobody}).encode())
 
     def log_message(self, format: str, *args: object) -> None:
         pass

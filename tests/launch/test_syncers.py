@@ -17,7 +17,15 @@ from gruppetto.launch.local import _LocalRun
 from gruppetto.launch.syncers import Seat
 from gruppetto.runtime.clock import ManualClock
 
-STATUS = {"round": 3, "epoch": 1, "phase": "open", "tokens": {"open": 0}, "learners": {}}
+STATUS = {
+    "round": 3,
+    "epoch": 1,
+    "phase": "open",
+    "waiting_for": "",
+    "recoveries": [],
+    "tokens": {"open": 0},
+    "learners": {},
+}
 
 
 class Answers(BaseHTTPRequestHandler):

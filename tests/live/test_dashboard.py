@@ -52,6 +52,7 @@ async def look(rig: Rig) -> None:
 
         await zooms(page)
         await shares_add_up(page)
+        await charts_say_what_does_not_fit(page)
 
         rig.kill(syncer)
         await page.until("document.querySelector('#link').dataset.state === 'lost'")
@@ -126,6 +127,35 @@ async def shares_add_up(page: Browser) -> None:
         return share(part, of).map((point) => [point.t, point.value]);
     })()"""
     assert await page.ask(script) == [[1, 0], [2, 0.4], [4, 0.8]]
+
+
+async def charts_say_what_does_not_fit(page: Browser) -> None:
+    """One long round is an arrow and flattens nothing; no line leads over a loss that was no number; alarms of a kind
+    are one line."""
+    script = """(async () => {
+        const { Chart } = await import("./chart.js");
+        const { grouped } = await import("./panels.js");
+        const place = document.body.appendChild(document.createElement("div"));
+        const at = (values) => values.map((value, t) => ({ t, width: 1, value, low: value, high: value }));
+        const line = (name, points) => ({ name, colour: "blue", kind: "line", points });
+        const robust = new Chart(place, { title: "", format: String, zero: true, robust: true });
+        robust.show([line("pace", at([180, 1, 1.2, 1, 1.1, 1]))], [0, 6]);
+        const broken = new Chart(place, { title: "", format: String });
+        const crosses = { name: "lost", colour: "red", kind: "cross", points: at([0, 0, 1]).slice(2) };
+        broken.show([line("loss", at([3, 2, 2, 1])), crosses], [0, 4]);
+        const alarm = (who, text) => ({ kind: "alarm", who, text });
+        const found = [
+            robust.svg.querySelectorAll(".beyond title")[0].textContent, robust.svg.querySelectorAll(".beyond").length,
+            [...robust.svg.querySelectorAll("text")].some((text) => text.textContent === "1"),
+            broken.svg.querySelector("path.stroke").getAttribute("d").split("M").length - 1, broken.said.textContent,
+            grouped([alarm("a", "1"), alarm("b", "2"), alarm("a", "3"), { kind: "died", who: "a", text: "" }])
+                .map((h) => h.text),
+        ];
+        place.remove();
+        return JSON.stringify(found);
+    })()"""
+    found = json.loads(await page.ask(script))
+    assert found == ["180", 1, True, 2, "loss 1 · lost: 1 time", ["", "3 The last of 2.", "2"]]
 
 
 async def an_ended_run(page: Browser, place: Path) -> None:

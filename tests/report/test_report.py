@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -237,6 +238,7 @@ def test_a_report_opens_offline_and_shows_no_foreign_markup(tmp_path: Path) -> N
     assert "prefers-color-scheme: dark" in text
     assert "currentColor" in text
     assert "&lt;script&gt;alert(1)" in text
+    assert "report.html" not in text, "whoever looks at it need not be told to"
     for name in ("loss-by-round", "loss-by-tokens"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -257,6 +259,24 @@ def test_every_figure_is_drawn_when_there_is_something_to_draw() -> None:
     unjudged = replace(found, evaluations=[], train_losses=[(1, "anna", 2.5)])
     names = figures.draw_run(unjudged, summary_of_run(unjudged), [curve_of_run(unjudged, "a")])
     assert "loss-by-round" in names and "loss-by-tokens" not in names
+
+
+def test_a_figure_keeps_to_scale_what_is_usual_and_says_what_is_not() -> None:
+    """One long first round flattens nothing, a loss that is no number has a mark, and no label lies on its bar."""
+    figures = pytest.importorskip("gruppetto.report.figures")
+    found, usual = measures(), measures().rounds[1]
+    found.rounds = {n: replace(usual, round=n, quorum_s=180.0 if n == 1 else 1.0) for n in range(1, 31)}
+    losses = [(1, "anna", 2.5), (2, "anna", math.nan), (3, "anna", math.inf), (4, "anna", 2.0)]
+    found = replace(found, train_losses=losses, evaluations=[])
+    report = summary_of_run(found)
+    drawn = figures.draw_run(found, report, [])
+    (anatomy,), (loss,), (moved,) = (drawn[name].axes for name in ("round-anatomy", "loss-by-round", "bytes"))
+    assert 2000 < anatomy.get_ylim()[1] < 4000, "milliseconds"
+    assert [text.get_text() for text in anatomy.texts] == ["↑ 3 min 1 s"]
+    (crosses,) = (line for line in loss.lines if line.get_label() == "not finite")
+    assert list(crosses.get_xdata()) == [2, 3]
+    assert max(bar.get_width() for bar in moved.patches) < 0.85 * moved.get_xlim()[1]
+    assert all(text.xyann == (6, 0) for text in moved.texts)
 
 
 def test_without_matplotlib_there_is_a_report_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

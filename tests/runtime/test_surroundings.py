@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from gruppetto.protocol.messages import Heartbeat
+from gruppetto.protocol.messages import Heartbeat, Progress
 from gruppetto.runtime.surroundings import LEAST_ROOM_BYTES, Surroundings
-from gruppetto.runtime.wire import encode_frame
+from gruppetto.runtime.wire import ProgressFrame, encode_frame
 from gruppetto.trace.replay import replay
 
 
@@ -64,3 +67,20 @@ def test_heartbeats_that_had_to_wait_are_no_slow_clock(tmp_path: Path) -> None:
         now[0] = late
         around.heard("anna", str(late - 60.0))
     assert around.look(["anna"], {}, numel=1).skews_s == (("anna", -60.0),)
+
+
+def test_a_loss_that_is_no_number_is_an_alarm_at_once_and_over_when_it_is_one_again(world, tensors):
+    w = world(tensors(4, 4), num_learners=2, min_quorum=2, num_fragments=2, sync_period=4)
+    w.join(*(w.learner(name, np.ones(8), lambda theta, cursor: theta * 0.9) for name in ("a", "b")))
+    w.step_all(3)
+    (a,) = (learner for learner in w.learners if learner.core.learner == "a")
+    said = Progress(
+        learner="a", incarnation=1, epoch=a.core.epoch, clock=a.core.clock, step_s=0.1, steps=9, tokens=90, cursor=9
+    )
+    for loss, holding in ((2.0, []), (math.nan, ["diverges"]), (-math.inf, ["diverges"]), (2.1, [])):
+        a.control.send(ProgressFrame(progress=said, metrics={"loss": loss}))
+        assert kinds(w) == holding
+    w.service.close()
+    assert replay(w.path / "trace.jsonl").first_difference is None
+    strict = json.JSONDecoder(parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert [strict.decode(line) for line in (w.path / "trace.jsonl").read_text().splitlines()]

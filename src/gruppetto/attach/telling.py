@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import SupportsIndex
 
 from gruppetto.attach.counting import StepCounts
@@ -23,7 +22,10 @@ class Telling(LearnerView):
         self._counts.add_tokens(n)
 
     def report(self, **numbers: float) -> None:
-        """Show a few numbers (``loss=...``) beside this learner's name. They decide nothing; 32 at most."""
+        """Show a few numbers (``loss=...``) beside this learner's name. They decide nothing; 32 at most.
+
+        One that is not finite is shown as such; a ``loss`` that is not raises the alarm ``diverges``.
+        """
         if not all(is_name(key) for key in numbers):
             raise SettingError(
                 f"names {list(numbers)}", where="Learner.report", fix="use letters, digits, dots, dashes"
@@ -32,9 +34,8 @@ class Telling(LearnerView):
             plain = {key: float(number) for key, number in numbers.items()}
         except (TypeError, ValueError, OverflowError, RuntimeError) as wrong:
             raise SettingError(f"not a number ({wrong})", where="Learner.report", fix="report plain numbers") from None
-        finite = {key: number for key, number in plain.items() if math.isfinite(number)}
         with self._client.news:
-            self._client.backlog.note(finite)
+            self._client.backlog.note(plain)
 
     @property
     def cursor(self) -> int:

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.fuzz import RAISED, Cores
-from gruppetto.chaos.wrong_alarms import LosesPatience, NeverWithdraws, SeesNoDisk
+from gruppetto.chaos.wrong_alarms import (
+    CallsOneSlowRoundAHabit,
+    CallsOneSpentWindowAHabit,
+    LosesPatience,
+    NeverWithdraws,
+    PassesOverWhatIsNoNumber,
+    SeesNoDisk,
+)
 from gruppetto.chaos.wrong_books import ForgetsWhoDeparted, NamesWhoeverWasHere
 from gruppetto.chaos.wrong_cuts import (
     BelievesEveryMark,
@@ -221,6 +228,9 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(NeverWithdraws, "alarms-hold", within=60),
     _syncer(SeesNoDisk, "alarms-hold", within=10),
     _syncer(LosesPatience, "alarms-hold", within=60),
+    _syncer(PassesOverWhatIsNoNumber, "alarms-hold", within=10),
+    _syncer(CallsOneSpentWindowAHabit, "alarms-hold", within=60),
+    _syncer(CallsOneSlowRoundAHabit, "alarms-hold", within=60),
     _syncer(ForgetsWhoDeparted, "names-add-up", within=200),
     _syncer(NamesWhoeverWasHere, "departed-are-one-sum", within=200),
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),

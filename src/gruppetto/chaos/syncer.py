@@ -126,7 +126,7 @@ class SyncerProcess:
                 free_bytes=draw.choice((0, 90, 110, 149, 151, 1000)),
                 wanted_bytes=100,
                 skews_s=tuple((name, draw.choice((0.0, -2.0, 4.0, -6.0))) for name in names),
-                losses=tuple((name, draw.choice((1.0, 2.0, math.inf))) for name in names),
+                losses=tuple((name, draw.choice((1.0, 1.2, math.inf))) for name in names),
             )
         )
         self.world.engine.after(LOOK_S * draw.uniform(0.5, 1.5), self.look_around)

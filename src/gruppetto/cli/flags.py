@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+NOTHING = (None, False, "")
+"""Defaults of which the help says nothing: what is not given is not there."""
 
 
 def positional(metavar: str) -> Any:
@@ -43,7 +45,7 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
     try:
         with contextlib.redirect_stderr(said):
             flags, unknown = tyro.cli(
-                kind,
+                _without_empty_defaults(kind),
                 args=list(arguments),
                 prog=f"gruppetto {verb}",
                 description=inspect.cleandoc(kind.__doc__ or ""),
@@ -62,6 +64,17 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
     return flags
 
 
+def _without_empty_defaults(kind: type[T]) -> type[T]:
+    """The same class, whose help is silent on :data:`NOTHING`. Its docstrings are found under its name."""
+    silent = tyro.conf.arg(help_behavior_hint="")
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):  # type: ignore[arg-type]
+        if any(field.default is nothing for nothing in NOTHING):
+            hints[field.name] = Annotated[hints[field.name], silent]
+    as_it_was = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**as_it_was, "__annotations__": hints})
+
+
 def exactly_one(values: Sequence[str], what: str, verb: str) -> str:
     """The one positional argument that a verb needs."""
     if len(values) != 1:
@@ -72,10 +85,11 @@ def exactly_one(values: Sequence[str], what: str, verb: str) -> str:
 
 
 def refuse_missing(target: str) -> None:
-    """What is neither there nor looks like an address is a directory that is not there. Raises :class:`DataError`."""
-    if target.startswith((".", "/", "~")) or (":" not in target and "/" in target):
+    """What is neither there nor an address with its port is a directory that is not there. Raises
+    :class:`DataError`."""
+    if target.startswith((".", "/", "~")) or ":" not in target:
         fix = "name a run directory, or an address as http://HOST:PORT"
-        raise DataError("is not there", where=target, fix=fix)
+        raise DataError("no such directory", where=target, fix=fix)
 
 
 def at_most_one(values: Sequence[str], what: str, verb: str) -> str | None:

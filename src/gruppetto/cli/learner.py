@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Sequence
@@ -13,10 +14,12 @@ import tyro
 
 from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, positional, read_flags
 from gruppetto.cli.parent import end_with_parent
-from gruppetto.errors import AddressError, Stopped, UserError
+from gruppetto.errors import AddressError, Refused, Stopped, UserError
+from gruppetto.protocol.messages import RefusalReason
 
 __all__ = ["main"]
 
+_log = logging.getLogger("gruppetto.learner")
 ENDPOINT_PATIENCE_S = 120.0
 POLL_S = 0.1
 LOCK = ".lock"
@@ -106,6 +109,23 @@ def main(arguments: Sequence[str]) -> int:
         parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
         part=part,
     )
+    try:
+        arrived = ride(
+            config,
+            entry,
+            syncer=_address(syncer),
+            papers=learner_papers(config.syncer.certs, config.syncer.token_file, flags.name),
+            cache=Path(flags.cache).expanduser(),
+            clock=MonotonicClock(),
+            checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
+            parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
+            part=part,
+        )
+    except Refused as refused:
+        if refused.reason != RefusalReason.FINISHED:
+            raise
+        _log.info("%s; nothing is left to do for %s", refused.text, flags.name)
+        return 0
     if not arrived:
         raise Stopped(signal.SIGTERM, more=f"; {flags.name} has left the run")
     return 0

@@ -190,7 +190,7 @@ def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:
     for name in names:
         each = status["learners"].get(name, {})
         state = _state(sight, name, each)
-        loss = each.get("metrics", {}).get("loss")
+        loss = each.get("metrics", {}).get("loss", "–")
         table.add_row(
             name,
             Text(state, style=COLOURS.get(state.partition(",")[0], "red" if _is_bad(state) else "")),
@@ -198,7 +198,7 @@ def _learners(sight: Sight, status: Mapping[str, Any]) -> Table:
             str(each.get("clock", "–")),
             str(each.get("last_merged_round") or "–"),
             str(each.get("merged_rounds", "–")),
-            f"{loss:.3f}" if loss is not None else "–",
+            Text("not finite", style="red") if loss is None else loss if isinstance(loss, str) else f"{loss:.3f}",
         )
     return table
 

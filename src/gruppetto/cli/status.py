@@ -22,8 +22,10 @@ from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
+from gruppetto.protocol.admission import ADVICE
 from gruppetto.report.alarms import alarm_lines
 from gruppetto.report.story import as_duration
+from gruppetto.runtime.authority import is_lived_in
 from gruppetto.runtime.health import UNKNOWN_LEARNER
 from gruppetto.runtime.store import holds_commits
 from gruppetto.trace.log import Record, read_trace
@@ -77,7 +79,7 @@ def _ask(target: str, flags: Flags) -> dict[str, Any]:
         papers = looker_papers(flags.certs, flags.token_file)
         return fetch_status_of_all(target, token=papers.token, tls=papers.tls)
     except ConnectionLost as error:
-        what, fix = "nobody answers", "start the syncer, or give its address"
+        what, fix = "nobody answers", "start the syncer, wait if it is starting, or give its address"
         reason = getattr(error.__cause__, "reason", error.__cause__)
         if isinstance(reason, TimeoutError):
             what, fix = "answers nothing in time", "look at its log and its machine, or give its address"
@@ -121,7 +123,7 @@ def status_of_directory(
         report, held = _read(directory / "report.json", _Report), is_held(directory)
         if not processes and not report and not held:
             for place in (directory, directory / "syncer"):
-                if holds_commits(place):
+                if holds_commits(place) or is_lived_in(place):
                     return status_of_state(place)
             raise DataError(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
@@ -156,6 +158,11 @@ def _last_seen(trace: Path) -> dict[str, Any]:
                 case "RoundClosed", int(round), _, list(names):
                     for name in names:
                         seen["learners"].setdefault(str(name), {})["last_merged_round"] = round
+                case "Drop", int(round), str(name), _:
+                    known = seen["learners"].setdefault(name, {})
+                    known["last_rejection"] = {"round": round, "reason": str(data.get("reason"))}
+                case "MemberChanged", _, str(name), _:
+                    seen["learners"].setdefault(name, {})["why"] = str(data.get("why"))
                 case "Progress", _, str(name), _:
                     known = seen["learners"].setdefault(name, {})
                     known.update({key: data[key] for key in ("clock", "steps", "step_s") if key in data})
@@ -240,20 +247,21 @@ def _text(status: dict[str, Any]) -> str:
     rounds = status.get("rounds")
     run = f"run {status['run_id']}, " if status.get("run_id") else ""
     since = f" since {status['stopped_at']}" if "stopped_at" in status else ""
-    lines = [
-        f"{run}round {status['round']}{f' of {rounds}' if rounds else ''}, {status['phase']}{since}; "
-        f"waiting for {status['waiting_for']}"
-    ]
+    # How far a run had come that is starting again nobody knows yet.
+    round = f"round {status['round']}{f' of {rounds}' if rounds else ''}, " if status["phase"] != "starting" else ""
+    lines = [f"{run}{round}{status['phase']}{since}; waiting for {status['waiting_for']}"]
     for name, each in status["learners"].items():
         step = f"{each['step_s']:.3f} s per step" if each.get("step_s") else "no step yet"
         merged = each.get("last_merged_round")
         offered = f", {_restarts(n)}" if (n := each.get("restarts", 0)) else ""
         offered += f", norm {each['norm']:.3g}" if each.get("norm") is not None else ""
         offered += f", cosine {each['cosine']:+.2f}" if each.get("cosine") is not None else ""
+        offered += ", loss not finite" if each.get("metrics", {}).get("loss", 0.0) is None else ""
         lines.append(
             f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
             f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
         )
+        lines += [f"    {line}" for line in _reasons(each)]
     lines += [f"  {line}" for line in shard_lines(status)]
     lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]
     told = [
@@ -263,8 +271,28 @@ def _text(status: dict[str, Any]) -> str:
     ]
     lines += [f"  > {line}" for line in _last_of(told)]
     lines += [f"  x {line}" for line in _last_of(_death_lines(status))]
-    lines += [f"  {line}" for line in alarm_lines(status.get("alarms", ()), status.get("uptime_s", 0.0))]
+    ended = status["phase"] in (*OVER, "stopped")
+    lines += [f"  {line}" for line in alarm_lines(status.get("alarms", ()), status.get("uptime_s", 0.0), ended=ended)]
     return "\n".join(lines)
+
+
+def _reasons(each: Mapping[str, Any]) -> list[str]:
+    """Why a learner is not here, and why its newest contribution was not merged if none has been since.
+
+    >>> refused = {"round": 9, "reason": "late"}
+    >>> for line in _reasons({"state": "left", "why": "goodbye", "last_merged_round": 7, "last_rejection": refused}):
+    ...     print(line)
+    left: goodbye
+    not merged in round 9: late, the round had closed; a slower link or step than the grace window allows
+    >>> _reasons({"state": "live", "why": "synchronised", "last_merged_round": 9, "last_rejection": refused})
+    []
+    """
+    lines = [f"{each['state']}: {each['why']}"] if each.get("state") in ("away", "left") and each.get("why") else []
+    refused, merged = each.get("last_rejection"), each.get("last_merged_round")
+    if refused is not None and (merged is None or merged < refused["round"]):
+        advice = {str(key): text for key, text in ADVICE.items()}.get(refused["reason"], "")
+        lines.append(f"not merged in round {refused['round']}: {refused['reason']}{f', {advice}' if advice else ''}")
+    return lines
 
 
 def _last_of(lines: list[str]) -> list[str]:

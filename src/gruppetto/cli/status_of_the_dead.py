@@ -14,7 +14,7 @@ from gruppetto.errors import GruppettoError, StateError
 from gruppetto.protocol import ProtocolSetting, SyncerCore
 from gruppetto.protocol.units import Epoch
 from gruppetto.report.rundir import DEATHS
-from gruppetto.runtime.authority import EPOCHS
+from gruppetto.runtime.authority import EPOCHS, is_lived_in
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.health import UNKNOWN_LEARNER, Observer, status_before_the_first_learner, status_of
 from gruppetto.runtime.store import Store, StoreInUse, holds_commits
@@ -27,8 +27,13 @@ OF_THE_LIVING = ("running", "starting", "waiting", "restarting")
 
 
 def status_of_state(directory: Path) -> dict[str, Any]:
-    """Of the state directory of a syncer that is gone: as it would go on. Raises :class:`StateError`."""
+    """Of the state directory of a syncer that is gone: as it would go on; of one that has taken it and does not listen
+    yet, that it is starting. Raises :class:`StateError`."""
     setting = _setting_in(directory)
+    if is_lived_in(directory):
+        unknown = status_before_the_first_learner(setting, Observer(), run_id="", epoch=0, now=0.0)
+        waiting_for = f"the syncer: it holds {directory} and does not answer yet; its log says more"
+        return {**unknown, "phase": "starting", "waiting_for": waiting_for}
     try:
         with Store(directory, identity=None) as store:
             state, run_id, epoch = store.state, store.run_id, store.newest_epoch

@@ -11,6 +11,9 @@ from gruppetto.trace.replay import SYNCER
 
 __all__ = ["Course"]
 
+KINDS = 256
+"""Of alarms that are counted."""
+
 
 class Course(Seen):
     """Takes the records of the syncer about itself and who is here."""
@@ -37,7 +40,7 @@ class Course(Seen):
             if lane is not None:
                 lane.merged_rounds += 1
                 lane.rejected_since.clear()
-                lane.last_merged_round = done.round
+                lane.last_merged_round = self.merged_round = done.round
                 lane.measured["share"].add(now, self._weights.get(name, 0.0) / total if total > 0 else 0.0)
         self._weights.clear()
         self.series["live"].add(now, done.live)
@@ -98,6 +101,8 @@ class Course(Seen):
         kind, text = str(data["kind"]), str(data["text"])
         self._end_alarm(kind)  # said anew, it has news
         self.alarms.append(Raised(t=self.now, kind=kind, text=text))
+        if kind in self.alarms_said or len(self.alarms_said) < KINDS:
+            self.alarms_said[kind] += 1
         self.happenings.say(self.now, "alarm", kind, text)
 
     def _on_alarm_over(self, who: str, data: Mapping[str, Any]) -> None:

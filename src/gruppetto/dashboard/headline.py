@@ -169,6 +169,13 @@ def _trouble(lane: Lane, state: str, now: float) -> Trouble | None:
             return Trouble(who=lane.name, state=state, why=f"{lane.why}, {since} ago", do=do)
         case "left":
             return None
+    if (refused := _refused(lane)) is not None or not lane.spoilt:
+        return refused
+    do = "Lower its learning rate, or start it again from before: nothing of it is merged that is not finite either."
+    return Trouble(who=lane.name, state="diverging", why="the loss that it reports is not finite", do=do)
+
+
+def _refused(lane: Lane) -> Trouble | None:
     grave = [(reason, count) for reason, count in lane.rejected_since.most_common() if reason not in ROUTINE]
     if not grave or (lane.merged_rounds > 0 and sum(count for _, count in grave) < IN_A_ROW):
         return None

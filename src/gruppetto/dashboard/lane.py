@@ -51,6 +51,8 @@ class Lane:
     rejected_since: Counter[str] = field(default_factory=Counter)
     """Since a round last held work of it."""
     measured: dict[str, Series] = field(default_factory=_series)
+    spoilt: bool = False
+    """The loss that it reported last is not finite."""
     busy: Series = field(default_factory=lambda: Series(slots=SLOTS))
     """Seconds spent in steps."""
     life_steps: int = 0
@@ -64,3 +66,4 @@ class Lane:
         """Another process speaks under this name: its totals count from 0."""
         if incarnation != self.incarnation:
             self.incarnation, self.life_steps, self.life_tokens = incarnation, 0, 0
+            self.spoilt = False

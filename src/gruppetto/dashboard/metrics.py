@@ -76,7 +76,9 @@ def _behind(status: Status) -> Values:
 
 def _losses(status: Status) -> Values:
     for name, said in _learners(status):
-        yield {"learner": name}, said.get("metrics", {}).get("loss")
+        reported = said.get("metrics", {})
+        if "loss" in reported:
+            yield {"learner": name}, math.nan if reported["loss"] is None else reported["loss"]
 
 
 def _learners(status: Status) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -150,7 +152,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(name="gruppetto_learner_cosine", kind="gauge", unit="", labels=("learner",), read=_of_learner("cosine"),
            help="Cosine between its newest outer gradient and the momentum of what was merged."),
     Metric(name="gruppetto_learner_loss", kind="gauge", unit="nats per token", labels=("learner",), read=_losses,
-           help="Loss on its own batch, if it reports one."),
+           help="Loss on its own batch, if it reports one; NaN if it is not finite."),
 )  # fmt: skip
 """In the order in which they are said."""
 

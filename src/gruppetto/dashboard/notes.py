@@ -18,10 +18,15 @@ class Notes(Seen):
 
     def _on_metrics(self, who: str, data: Mapping[str, Any]) -> None:
         loss, lane = data.get("loss"), self.lane(who)
-        if loss is not None:
-            self.series["loss"].add(self.now, real(loss))
-            if lane is not None:
-                lane.measured["loss"].add(self.now, real(loss))
+        if loss is None:
+            return
+        number = real(loss)
+        if not math.isfinite(number):
+            self.series["spoilt"].add(self.now, 1)
+        self.series["loss"].add(self.now, number)
+        if lane is not None:
+            lane.measured["loss"].add(self.now, number)
+            lane.spoilt = not math.isfinite(number)
 
     def _on_traffic(self, who: str, data: Mapping[str, Any]) -> None:
         up, down = self._traffic[0] + whole(data["up"]), self._traffic[1] + whole(data["down"])

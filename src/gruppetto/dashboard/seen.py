@@ -26,6 +26,7 @@ SERIES = (
     "participants",
     "round",
     "loss",
+    "spoilt",
     "consumed",
     "merged",
     "steps",
@@ -81,10 +82,14 @@ class Seen:
         self.latest: deque[RoundSeen] = deque(maxlen=LATEST_ROUNDS)
         self.open: RoundSeen | None = None
         self.published = 0
+        self.merged_round: int | None = None
+        """The newest one that holds work of anybody."""
         self.published_at: float | None = None
         self.finished = False
         self.happenings = Happenings()
         self.alarms: deque[Raised] = deque(maxlen=ALARMS)
+        self.alarms_said: Counter[str] = Counter()
+        """Of each kind, also those that are no longer kept; a damaged trace may have many kinds."""
         self.evaluations: list[tuple[float, int, float]] = []
         """(when that round was published, round, held-out loss)."""
         self.rejected: Counter[str] = Counter()

@@ -23,8 +23,9 @@ MAX_SLOTS = 1000
 LANE_SLOTS, FEW_LANES = 300, 16
 HAPPENINGS = 400
 """Newest ones of a window that are sent; the page says how many more there are."""
-SUMMED = frozenset({"consumed", "merged", "steps", "up", "down"})
+SUMMED = frozenset({"spoilt", "consumed", "merged", "steps", "up", "down"})
 """Of these the sum of a slot has a meaning, and its extremes have none."""
+TRAINS = frozenset({"training", "waiting"})
 STATES = {"live": "here", "joining": "recovering", "away": "offline", "left": "left"}
 ADVICE_BY_NAME = {reason.value: text for reason, text in ADVICE.items()}
 CLIP_BY_NAME = {cause.value: text for cause, text in CLIP_ADVICE.items()}
@@ -62,6 +63,7 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
         "tokens": picture.ledger or {"consumed": consumed, "merged": merged},
         "bytes": {"up": picture.up_bytes, "down": picture.down_bytes, "data_parallel": equivalent, "moved": moved},
         "loss": picture.series["loss"].last,
+        "spoilt": [lane.name for lane in _in_order(picture) if lane.spoilt and state_of(lane, now) in TRAINS],
         "evaluated": picture.evaluations[-1] if picture.evaluations else None,
         "lines": picture.lines,
         "damaged_lines": picture.damaged_lines,
@@ -122,6 +124,7 @@ def _lane(picture: Picture, lane: Lane, start: float, end: float, slots: int) ->
         "rejected": dict(lane.rejected),
         "step_s": _tidy(lane.step_s),
         **{name: _tidy(lane.measured[name].last) for name in MEASURED if name != "step_s"},
+        **_now(picture, lane),
         "stretches": _coalesced(lane, start, end, (end - start) / slots),
         # By the number of the slot, and the share in hundredths: of many lanes this is most of what is sent.
         "busy": {
@@ -129,6 +132,17 @@ def _lane(picture: Picture, lane: Lane, start: float, end: float, slots: int) ->
             "share": np.minimum(100, 100 * busy.total / busy.width_s).round().astype(int).tolist(),
         },
         "beats": {**_places(beats), "n": beats.count.astype(int).tolist()},
+    }
+
+
+def _now(picture: Picture, lane: Lane) -> dict[str, Any]:
+    """What was last measured and is so no more: a share is one of the newest round that was merged, so that they add up
+    to one; and the last loss is not what it was before it was no number."""
+    holds_it = lane.last_merged_round is not None and lane.last_merged_round == picture.merged_round
+    return {
+        "share": _tidy(lane.measured["share"].last) if holds_it else None,
+        "loss": None if lane.spoilt else _tidy(lane.measured["loss"].last),
+        "spoilt": lane.spoilt,
     }
 
 

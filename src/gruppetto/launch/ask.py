@@ -112,9 +112,16 @@ def read_token(file: str | Path | None) -> str | None:
     return lines[0]
 
 
+class _Rejection(msgspec.Struct):
+    round: int
+    reason: str
+
+
 class _Learner(msgspec.Struct):
     state: str | None
     clock: int
+    why: str = ""
+    last_rejection: _Rejection | None = None
     step_s: float | None = None
     last_merged_round: int | None = None
     norm: float | None = None

@@ -22,7 +22,7 @@ from gruppetto import __version__
 from gruppetto.errors import AddressError, GruppettoError
 from gruppetto.launch.ask import fetch_status
 from gruppetto.launch.finding import Finding
-from gruppetto.launch.measuring import Line, measure_disk
+from gruppetto.launch.measuring import Line, measure_disk, usable_cores
 from gruppetto.launch.papers_checkup import look_at_papers
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import Clock, wall_time_s
@@ -120,7 +120,7 @@ def _torch() -> Finding:
 
 
 def _processor() -> Finding:
-    cores, busy = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    cores, busy = usable_cores(), os.getloadavg()[0]
     text = f"{cores} cores for this process, load {busy:.1f}"
     if busy > 1.5 * cores:
         fix = "steps will take longer, and what is measured now is what is left"

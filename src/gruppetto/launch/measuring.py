@@ -30,7 +30,16 @@ from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.store import Identity, Store
 from gruppetto.sim.machine import MachineProfile
 
-__all__ = ["Disk", "Line", "Start", "measure_disk", "measure_loopback", "measure_machine", "measure_start"]
+__all__ = [
+    "Disk",
+    "Line",
+    "Start",
+    "measure_disk",
+    "measure_loopback",
+    "measure_machine",
+    "measure_start",
+    "usable_cores",
+]
 
 ROW, ROWS = 1024, 4096
 """A fragment of 4 million elements in matrices, as a model of a hundred million has it."""
@@ -66,6 +75,13 @@ class Start:
     step_s: float
 
 
+def usable_cores() -> int:
+    """Of this process, where the system tells (Linux); else all there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def measure_machine(
     directory: Path, clock: Clock, *, line: Line | None = None, progress: Callable[[str], None] = lambda text: None
 ) -> MachineProfile:
@@ -73,7 +89,7 @@ def measure_machine(
 
     Without torch nothing is said of learners. Raises OSError when the disk cannot be written.
     """
-    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))  # before there is any of our own
+    load = os.getloadavg()[0] / usable_cores()  # before there is any of our own
     progress("merging")
     fold, merge = measure_merge(clock)
     progress("forcing commits to disk")

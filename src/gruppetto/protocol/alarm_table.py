@@ -16,12 +16,13 @@ __all__ = [
     "ALARMS",
     "ALWAYS_SPENT",
     "FALLEN_AGAIN",
-    "FAST_AGAIN",
     "LOSS_FACTOR",
     "LOSS_NATS",
     "LOSS_NOISES",
+    "MOSTLY_SLOW",
     "PATIENCE_S",
     "ROOM_AGAIN",
+    "SELDOM_SLOW",
     "SELDOM_SPENT",
     "SHARED_AGAIN",
     "SKEWED_NO_MORE_S",
@@ -35,10 +36,9 @@ SOLO_SHARE, SHARED_AGAIN = 0.75, 0.6
 the second the cause has gone. Between them nothing changes, so that it is not raised at every crossing."""
 PATIENCE_S = 5.0
 """How long a shortage has to last. Every round is short of answers for the moment in which they travel."""
-FAST_AGAIN = 0.8
-"""A syncer that was slower than a step is fast again when a round takes it so much of one."""
+MOSTLY_SLOW, SELDOM_SLOW = 0.75, 0.25
 ALWAYS_SPENT, SELDOM_SPENT = 0.9, 0.5
-"""Shares of the rounds lately."""
+"""Shares of the rounds lately. Steps of uneven length cross any single mark at every other round."""
 ROOM_AGAIN = 1.5
 """A disk is filling until it has so many times the room that is wanted."""
 SKEW_S, SKEWED_NO_MORE_S = 5.0, 3.0
@@ -116,8 +116,9 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
             lasts=False,
         ),
         AlarmKind.SLOW_SYNCER: AlarmRow(
-            holds="Merging, persisting and publishing a round takes longer, on average, than a step of the learners at "
-            f"whose pace rounds could go, until it takes less than {FAST_AGAIN:.0%} of one.",
+            holds=f"In {MOSTLY_SLOW:.0%} of the last rounds merging, persisting and publishing took longer, on "
+            "average, than a step of the learners at whose pace rounds could go, until it does in fewer than "
+            f"{SELDOM_SLOW:.0%}.",
             cause="Steps shorter than a commit to disk, a slow or shared disk, or more bytes than it can merge.",
             action="Learners run ahead, and work is discarded: use larger batches, a faster disk, "
             'run.durability = "interval", or max_run_ahead.',
@@ -150,8 +151,8 @@ ALARMS: Mapping[AlarmKind, AlarmRow] = MappingProxyType(
         ),
         AlarmKind.DIVERGES: AlarmRow(
             holds="The loss that most learners report, smoothed, is more than half above the lowest that this syncer "
-            f"has seen, and by {LOSS_NATS:g} and {LOSS_NOISES:g} times its usual noise at least, or it is not finite, "
-            f"until no more than {FALLEN_AGAIN:.0%} of that is left.",
+            f"has seen, and by {LOSS_NATS:g} and {LOSS_NOISES:g} times its usual noise at least, until no "
+            f"more than {FALLEN_AGAIN:.0%} of that is left; or the loss of a single live learner is not finite.",
             cause="A learning rate that is too large, within or without; bad data; or a task that has changed.",
             action="Lower the learning rate, or stop and go on from a checkpoint before it rose.",
         ),

@@ -5,6 +5,7 @@ Observers serve tests, the fuzzer and ``replay``: they watch a syncer, they neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from gruppetto.protocol.actions import (
@@ -19,8 +20,9 @@ from gruppetto.protocol.actions import (
     SyncerAction,
     TakeOuterStep,
 )
-from gruppetto.protocol.alarm_table import ALARMS, ROOM_AGAIN, SKEW_S, SKEWED_NO_MORE_S
+from gruppetto.protocol.alarm_table import ALARMS, LOSS_NATS, ROOM_AGAIN, SKEW_S, SKEWED_NO_MORE_S
 from gruppetto.protocol.events import LookedAround, Persisted, SyncerEvent
+from gruppetto.protocol.habits import MARKS, Habits
 from gruppetto.protocol.messages import Ask, Marker
 from gruppetto.protocol.quorum import effective_quorum
 from gruppetto.protocol.round import Phase
@@ -79,9 +81,13 @@ class Observer:
         """By epoch: those that hold."""
         self._missed: dict[int, dict[LearnerId, int]] = {}
         """By epoch: in how many rounds, one after the other, a live learner had no part."""
+        self._habits: dict[int, Habits] = {}
+        self._losses: dict[int, tuple[float, float]] = {}
+        """By epoch: the lowest and the highest loss that anybody has reported."""
 
     def saw(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
         """Judge one step of ``core``."""
+        actions = list(actions)
         if isinstance(event, Persisted) and (core.epoch, event.round) in self._pending:
             self._durable[core.epoch] = self._pending.pop((core.epoch, event.round))
         for action in actions:
@@ -91,6 +97,7 @@ class Observer:
         for action in actions:
             if isinstance(action, RoundClosed) and core.schedule.due(action.round):
                 self._judge_who_is_left_out(core, action)
+        self._judge_habits(core, event, actions)
         self._judge_state(core)
 
     def _judge(self, core: SyncerCore, action: SyncerAction) -> None:
@@ -138,13 +145,32 @@ class Observer:
         holding = self._alarms.get(core.epoch, set())
         live = {member.learner for member in core.members.live()}
         skew = max((abs(skew) for name, skew in seen.skews_s if name in live), default=0.0)
-        facts = [(AlarmKind.CLOCK_SKEW, skew > SKEW_S, skew <= SKEWED_NO_MORE_S)]
+        facts = [
+            (AlarmKind.CLOCK_SKEW, skew > SKEW_S, skew <= SKEWED_NO_MORE_S),
+            (AlarmKind.DIVERGES, *self._judge_the_losses(core, [loss for name, loss in seen.losses if name in live])),
+        ]
         if seen.free_bytes is not None:
             enough = seen.free_bytes >= ROOM_AGAIN * seen.wanted_bytes
             facts.append((AlarmKind.DISK_FILLING, seen.free_bytes < seen.wanted_bytes, enough))
         for kind, must, must_not in facts:
             if (must and kind not in holding) or (must_not and kind in holding):
                 raise BrokenInvariantError("alarms-hold", f"{kind.value} after {seen}")
+
+    def _judge_the_losses(self, core: SyncerCore, losses: list[float]) -> tuple[bool, bool]:
+        """Whether the alarm has to hold, and whether it may not: none has risen while they all lie close together."""
+        spoilt = not all(map(math.isfinite, losses))
+        lowest, highest = self._losses.get(core.epoch, (math.inf, -math.inf))
+        lowest = min([lowest, *filter(math.isfinite, losses)])
+        highest = max([highest, *filter(math.isfinite, losses)])
+        self._losses[core.epoch] = lowest, highest
+        return spoilt, not spoilt and highest - lowest <= LOSS_NATS
+
+    def _judge_habits(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
+        habits = self._habits.setdefault(core.epoch, Habits())
+        habits.saw(core, event, actions)
+        holding = self._alarms.get(core.epoch, set()) & MARKS.keys()
+        if holding != habits.hold:
+            raise BrokenInvariantError("alarms-hold", f"{_names(holding)} hold, not {_names(habits.hold)}")
 
     def _judge_who_is_left_out(self, core: SyncerCore, closed: RoundClosed) -> None:
         before = self._missed.get(core.epoch, {})
@@ -231,3 +257,7 @@ class Observer:
         """What learners may have seen of each fragment by now."""
         lives = [versions for versions in (self._before, *self._versions.values()) if versions]
         return tuple(max(of_fragment) for of_fragment in zip(*lives, strict=True))
+
+
+def _names(kinds: Iterable[AlarmKind]) -> list[str]:
+    return sorted(kind.value for kind in kinds)

@@ -14,11 +14,12 @@ from gruppetto.protocol.actions import AlarmKind
 from gruppetto.protocol.alarm_table import (
     ALWAYS_SPENT,
     FALLEN_AGAIN,
-    FAST_AGAIN,
     LOSS_FACTOR,
     LOSS_NATS,
     LOSS_NOISES,
+    MOSTLY_SLOW,
     ROOM_AGAIN,
+    SELDOM_SLOW,
     SELDOM_SPENT,
     SKEW_S,
     SKEWED_NO_MORE_S,
@@ -44,6 +45,7 @@ class Watches:
         self._alarms = alarms
         self._rounds = rounds
         self._published = 0
+        self._slow: deque[bool] = deque(maxlen=rounds)
         self._spent: deque[bool] = deque(maxlen=rounds)
         self._missed: dict[LearnerId, int] = {}
         """Rounds in a row without work of a learner that was live in all of them."""
@@ -52,17 +54,22 @@ class Watches:
         self._noise = 0.0
         """How far a loss usually lies from the smoothed one."""
         self._looks = 0
+        self._risen = False
 
     def published(self, round: Round, *, sync_s: float, step_s: float | None) -> None:
         """``step_s``: a step of the learners at whose pace rounds could go. ``sync_s``: from closing to publication."""
         self._published += 1
         if step_s is None or self._published < ENOUGH_ROUNDS:
             return
-        holds = self._alarms.holds(AlarmKind.SLOW_SYNCER)
+        self._slow.append(sync_s > step_s)
+        share = sum(self._slow) / self._rounds
         self._alarms.keep(
             AlarmKind.SLOW_SYNCER,
-            sync_s > (FAST_AGAIN * step_s if holds else step_s),
-            lambda: f"round {round}: merging, persisting and publishing takes {sync_s:.3g} s, a step {step_s:.3g} s.",
+            share >= (SELDOM_SLOW if self._alarms.holds(AlarmKind.SLOW_SYNCER) else MOSTLY_SLOW),
+            lambda: (
+                f"round {round}: merging, persisting and publishing takes {sync_s:.3g} s, a step {step_s:.3g} s, and "
+                f"was the longer of both in {share:.0%} of the last rounds."
+            ),
         )
 
     def closed(
@@ -94,7 +101,7 @@ class Watches:
         here = set(live)
         self._mind_the_disk(event.free_bytes, event.wanted_bytes)
         self._mind_the_clocks({name: skew for name, skew in event.skews_s if name in here})
-        self._mind_the_loss([loss for name, loss in event.losses if name in here])
+        self._mind_the_losses([(name, loss) for name, loss in event.losses if name in here])
 
     def _mind_the_disk(self, free: int | None, wanted: int) -> None:
         if free is None:
@@ -121,23 +128,29 @@ class Watches:
             lambda: f"the clock of {worst} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the syncer's.",
         )
 
-    def _mind_the_loss(self, losses: list[float]) -> None:
-        now = median(losses)
-        if now is None:
-            return
-        holds = self._alarms.holds(AlarmKind.DIVERGES)
-        if math.isfinite(now):
-            before = now if self._loss is None else self._loss
-            self._loss = before + SMOOTHING * (now - before)
-            self._best = min(self._best, self._loss)
-            if not holds:
-                self._looks += 1
-                self._noise += max(NOISE_SMOOTHING, 1 / self._looks) * (abs(now - before) - self._noise)
+    def _mind_the_losses(self, losses: list[tuple[LearnerId, float]]) -> None:
+        """Most have to rise before the run diverges; a loss that is no number any more is one learner's end."""
+        spoilt = sorted(name for name, loss in losses if not math.isfinite(loss))
+        now = median([loss for _, loss in losses if math.isfinite(loss)])
+        if now is not None:
+            self._mind_the_rise(now)
         smoothed, best = self._loss, self._best
-        rise = max(LOSS_NATS, (LOSS_FACTOR - 1) * abs(best), LOSS_NOISES * self._noise)
-        risen = smoothed is not None and smoothed > best + (FALLEN_AGAIN * rise if holds else rise)
         self._alarms.keep(
             AlarmKind.DIVERGES,
-            risen or not math.isfinite(now),
-            lambda: f"the loss that learners report is {now:.4g}; it was {best:.4g}.",
+            self._risen or bool(spoilt),
+            lambda: (
+                f"the loss of {', '.join(spoilt)} is not finite."
+                if spoilt
+                else f"the loss that learners report has risen to {smoothed:.4g}; it was {best:.4g}."
+            ),
         )
+
+    def _mind_the_rise(self, now: float) -> None:
+        before = now if self._loss is None else self._loss
+        self._loss = before + SMOOTHING * (now - before)
+        self._best = min(self._best, self._loss)
+        if not self._risen:
+            self._looks += 1
+            self._noise += max(NOISE_SMOOTHING, 1 / self._looks) * (abs(now - before) - self._noise)
+        rise = max(LOSS_NATS, (LOSS_FACTOR - 1) * abs(self._best), LOSS_NOISES * self._noise)
+        self._risen = self._loss > self._best + (FALLEN_AGAIN * rise if self._risen else rise)

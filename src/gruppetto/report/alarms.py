@@ -17,9 +17,10 @@ def holds(alarm: Mapping[str, Any]) -> bool:
     return alarm.get("over_t") is None
 
 
-def alarm_lines(alarms: Iterable[Mapping[str, Any]], now: float) -> list[str]:
+def alarm_lines(alarms: Iterable[Mapping[str, Any]], now: float, *, ended: bool = False) -> list[str]:
     """Lines for the alarms of a syncer's status, by the names under which docs/alarms.md has them: one for each that
-    holds, and of those that are over one for each kind, the last. ``now`` is its ``uptime_s``.
+    holds, and of those that are over one for each kind, the last. ``now`` is its ``uptime_s``; with the run that has
+    ``ended`` those are over too that held until then.
 
     >>> short = {"t": 3.0, "kind": "quorum-short", "text": "round 7 waits.", "over_t": None}
     >>> gone = {"t": 1.0, "kind": "went-back", "text": "rounds 3 to 4 may be lost.", "over_t": 1.0}
@@ -28,12 +29,14 @@ def alarm_lines(alarms: Iterable[Mapping[str, Any]], now: float) -> list[str]:
     ! went-back, 12.0 s ago: rounds 3 to 4 may be lost.
     over for 5.0 s: quorum-short, after 5.0 s, the last of 2: round 7 waits.
     ! quorum-short, for 10.0 s: round 7 waits.
+    >>> alarm_lines([short], now=13.0, ended=True)
+    ['over with the run: quorum-short, after 10.0 s: round 7 waits.']
     """
     seen = list(alarms)
     over = Counter(str(alarm["kind"]) for alarm in seen if _is_over(alarm))
     last = {str(alarm["kind"]): at for at, alarm in enumerate(seen) if _is_over(alarm)}
     return [
-        _line(alarm, now, over[str(alarm["kind"])])
+        _line(alarm, now, over[str(alarm["kind"])], ended=ended)
         for at, alarm in enumerate(seen)
         if not _is_over(alarm) or last[str(alarm["kind"])] == at
     ]
@@ -44,7 +47,9 @@ def _is_over(alarm: Mapping[str, Any]) -> bool:
     return not holds(alarm) and lasts(alarm)
 
 
-def _line(alarm: Mapping[str, Any], now: float, count: int) -> str:
+def _line(alarm: Mapping[str, Any], now: float, count: int, *, ended: bool) -> str:
+    if holds(alarm) and ended:
+        return f"over with the run: {alarm['kind']}, after {as_duration(now - alarm['t'])}: {alarm['text']}"
     if not _is_over(alarm):
         when = f"for {as_duration(now - alarm['t'])}" if holds(alarm) else f"{as_duration(now - alarm['t'])} ago"
         return f"! {alarm['kind']}, {when}: {alarm['text']}"

@@ -7,13 +7,14 @@ no pictures and says so.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gruppetto.report.curves import Curve
-from gruppetto.report.story import as_bytes
+from gruppetto.report.story import as_bytes, as_duration
 from gruppetto.trace.measures import Measures
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind."""
 INK = "#102030"
 """Lines and letters; on the page they take the colour of its text."""
+USUAL, FAR = 0.9, 4.0
 BINS = 120
 """A strip of so many cells shows a run of any length."""
 PHASES = (
@@ -113,10 +115,15 @@ def _figure(draw: Callable[[Axes], None], *, height: float = 3.6) -> Figure:
 
 
 def _loss(axes: Axes, curves: Sequence[Curve], by: str, train: Sequence[tuple[int, float]]) -> None:
-    if train:
+    sound, lost = [(x, y) for x, y in train if math.isfinite(y)], [x for x, y in train if not math.isfinite(y)]
+    if lost:
         axes.plot(
-            [x for x, _ in train],
-            [y for _, y in train],
+            lost, [0.97] * len(lost), "x", transform=axes.get_xaxis_transform(), color=COLOURS[1], label="not finite"
+        )
+    if sound:
+        axes.plot(
+            [x for x, _ in sound],
+            [y for _, y in sound],
             ".",
             ms=3,
             alpha=0.4,
@@ -202,8 +209,31 @@ def _anatomy(axes: Axes, found: Measures) -> None:
     axes.stackplot(at, *heights, labels=[text for _, text in PHASES], colors=COLOURS, alpha=0.85, lw=0)
     axes.set_xlabel("round")
     axes.set_ylabel("milliseconds")
-    axes.set_ylim(bottom=0)
+    stacks = [sum(stack) for stack in zip(*heights, strict=True)]
+    end = usual_high(stacks)
+    axes.set_ylim(0, 1.15 * end or 1.0)
+    for x, height in zip(at, stacks, strict=True):
+        if height > end:
+            place: dict[str, Any] = {
+                "xycoords": ("data", "axes fraction"),
+                "xytext": (16, 0),
+                "textcoords": "offset points",
+            }
+            says = f"↑ {as_duration(height / 1000)}"
+            axes.annotate(says, (x, 0.95), **place, fontsize="small", color=INK)
     axes.legend(ncols=len(PHASES), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def usual_high(values: Sequence[float]) -> float:
+    """Where an axis ends on which most values can be told apart: the largest that is not far beyond nine tenths of
+    them. One long first round does not flatten all others.
+
+    >>> usual_high([180.0, 1.0, 1.2, 1.0, 1.1]), usual_high([3.0, 2.0, 1.0])
+    (1.2, 3.0)
+    """
+    ordered = sorted(values)
+    usual = ordered[int(USUAL * (len(ordered) - 1))]
+    return max(value for value in ordered if value <= FAR * usual) if usual > 0 else ordered[-1]
 
 
 def _bytes(axes: Axes, moved: Mapping[str, Any]) -> None:
@@ -214,7 +244,7 @@ def _bytes(axes: Axes, moved: Mapping[str, Any]) -> None:
     ]
     axes.barh([text for text, _, _ in bars], [count for _, count, _ in bars], color=[c for _, _, c in bars])
     for lane, (_, count, _) in enumerate(bars):
-        axes.annotate(f" {as_bytes(count)}", (count, lane), va="center", color=INK)
+        axes.annotate(as_bytes(count), (count, lane), xytext=(6, 0), textcoords="offset points", va="center", color=INK)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    axes.margins(x=0.15)
+    axes.set_xlim(0, 1.25 * max(count for _, count, _ in bars) or 1.0)  # a label stands beside the longest bar too

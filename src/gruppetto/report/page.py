@@ -8,7 +8,7 @@ from typing import Any
 
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE
 from gruppetto.report.alarms import alarm_span
-from gruppetto.report.story import as_bytes, as_duration
+from gruppetto.report.story import LOOK_AT, as_bytes, as_duration
 
 __all__ = ["page"]
 
@@ -27,7 +27,8 @@ h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.
 .card span { color: var(--soft); font-size: .85rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; }
+th:first-child, td:first-child, .words th:last-child, .words td:last-child { text-align: left; }
+th { color: var(--soft); font-weight: 500; }
 figure { margin: 1.6rem 0; } figure svg { width: 100%; height: auto; color: var(--ink); }
 figcaption { color: var(--soft); font-size: .9rem; }
 pre { background: var(--card); padding: .9rem; border-radius: .5rem; overflow-x: auto; font-size: .85rem; }
@@ -65,7 +66,7 @@ def page(
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(str(report["mode"]))}, {report["rounds"]} rounds</p>',
         '<div class="story">',
-        *(f"<p>{escape(line)}</p>" for line in story.splitlines()),
+        *(f"<p>{escape(line)}</p>" for line in story.splitlines() if not line.startswith(LOOK_AT)),
         "</div>",
         _cards(report),
         *(
@@ -127,14 +128,17 @@ def _lists(report: Mapping[str, Any]) -> list[str]:
     parts = []
     if report.get("verdict"):
         judged = [(c["name"], c["state"], c["text"]) for c in report["verdict"]["checks"]]
-        parts += ["<h2>The verdict</h2>", _table(("", "", "found"), judged)]
+        parts += ["<h2>The verdict</h2>", _table(("", "", "found"), judged, words=True)]
     if report["rejected"]:
         refused = [(reason, f"{count:,}", _advice(ADVICE, reason)) for reason, count in report["rejected"].items()]
-        parts += ["<h2>Contributions that were not merged</h2>", _table(("reason", "count", "means"), refused)]
+        parts += [
+            "<h2>Contributions that were not merged</h2>",
+            _table(("reason", "count", "means"), refused, words=True),
+        ]
     if report.get("clipped"):
         clipped = [(cause, f"{count:,}", _advice(CLIP_ADVICE, cause)) for cause, count in report["clipped"].items()]
         parts += ["<h2>Contributions that were merged for less than they hold</h2>"]
-        parts.append(_table(("cause", "count", "means"), clipped))
+        parts.append(_table(("cause", "count", "means"), clipped, words=True))
     if report["recoveries"]:
         back = [
             (
@@ -154,7 +158,7 @@ def _lists(report: Mapping[str, Any]) -> list[str]:
         parts += [f'<p class="bad">{alarm_span(a)}: {escape(a["text"])}</p>' for a in report["alarms"]]
     if report.get("checks"):
         checks = [(name, str(found)) for name, found in report["checks"].items()]
-        parts += ["<h2>Checks of the trace</h2>", _table(("", "found"), checks)]
+        parts += ["<h2>Checks of the trace</h2>", _table(("", "found"), checks, words=True)]
     return parts
 
 
@@ -163,10 +167,12 @@ def _advice(texts: Mapping[Any, str], name: str) -> str:
     return {str(key): text for key, text in texts.items()}.get(name, "")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False) -> str:
+    """Numbers are read from the right; the last column may hold ``words``."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    opening = '<table class="words">' if words else "<table>"
+    return f"{opening}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _number(value: float | None, form: str) -> str:

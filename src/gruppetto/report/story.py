@@ -8,7 +8,10 @@ from typing import Any
 
 from gruppetto.report.deaths import about_deaths, is_of_a_death
 
-__all__ = ["as_bytes", "as_duration", "story"]
+__all__ = ["LOOK_AT", "as_bytes", "as_duration", "story"]
+
+LOOK_AT = "Look at"
+"""How the line begins that says where the page is, which the page itself leaves out."""
 
 
 def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] = ()) -> str:
@@ -27,7 +30,7 @@ def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] =
         lines += _about_trouble(report)
     lines += notices
     model = f"; the trained model is in {directory / 'model'}" if (directory / "model").exists() else ""
-    lines.append(f"Look at {directory / 'report.html'}{model}.")
+    lines.append(f"{LOOK_AT} {directory / 'report.html'}{model}.")
     return "\n".join(lines)
 
 

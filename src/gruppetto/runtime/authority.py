@@ -32,7 +32,7 @@ from gruppetto.runtime.commits import MOST
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import checksum
 
-__all__ = ["EPOCHS", "Authority", "Lease"]
+__all__ = ["EPOCHS", "Authority", "Lease", "is_lived_in"]
 
 EPOCHS = "epochs"
 _NAME = re.compile(r"\d{5,}")
@@ -224,6 +224,17 @@ class Authority:
             if epoch is not None and epoch <= self.epoch - KEPT:
                 with suppress(OSError):
                     path.unlink()
+
+
+def is_lived_in(path: Path) -> bool:
+    """Whether a life goes on in a state directory, listening or not. What cannot be looked at is nobody's."""
+    authority = Authority(path)
+    try:
+        return not authority.take_lock()
+    except OSError:
+        return False
+    finally:
+        authority.close()
 
 
 def _epoch_of(name: str) -> Epoch | None:

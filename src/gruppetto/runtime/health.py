@@ -10,9 +10,19 @@ from types import MappingProxyType
 from typing import Any
 
 from gruppetto.numerics.deal import WHOLE
-from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, QuorumMet, RoundClosed, SyncerAction
+from gruppetto.protocol.actions import (
+    Alarm,
+    AlarmKind,
+    AlarmOver,
+    Drop,
+    MemberChanged,
+    QuorumMet,
+    RoundClosed,
+    SyncerAction,
+)
 from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.membership import Member
+from gruppetto.protocol.messages import RejectionReason
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.protocol.units import LearnerId, Round
@@ -23,6 +33,8 @@ __all__ = ["RECENT_ROUNDS", "UNKNOWN_LEARNER", "Observer", "status_before_the_fi
 UNKNOWN_LEARNER: Mapping[str, Any] = MappingProxyType(
     {
         "state": None,
+        "why": "",
+        "last_rejection": None,
         "clock": 0,
         "step_s": None,
         "steps": 0,
@@ -76,6 +88,10 @@ class Observer:
     last_merged: dict[LearnerId, Round] = field(default_factory=dict)
     merged_rounds: dict[LearnerId, int] = field(default_factory=dict)
     metrics: dict[LearnerId, dict[str, float]] = field(default_factory=dict)
+    why: dict[LearnerId, str] = field(default_factory=dict)
+    """What made the state of each change last."""
+    rejections: dict[LearnerId, tuple[Round, str]] = field(default_factory=dict)
+    """The newest contribution of each that was not merged, and the reason."""
     holding: dict[AlarmKind, SeenAlarm] = field(default_factory=dict)
     alarms_over: deque[SeenAlarm] = field(default_factory=lambda: deque(maxlen=ALARMS_KEPT))
     began_from: dict[LearnerId, str] = field(default_factory=dict)
@@ -100,6 +116,10 @@ class Observer:
                 for learner in action.participants:
                     self.last_merged[learner] = action.round
                     self.merged_rounds[learner] = self.merged_rounds.get(learner, 0) + 1
+            case MemberChanged():
+                self.why[action.learner] = action.why
+            case Drop() if action.reason is not RejectionReason.UNKNOWN_LEARNER:
+                self.rejections[action.learner] = action.round, action.reason.value
             case Alarm(kind=kind):
                 before = self.holding.get(kind)
                 # Said anew while it holds, it has news; it holds since it was first said.
@@ -180,8 +200,11 @@ def status_before_the_first_learner(
 
 def _learner(core: SyncerCore, seen: Observer, member: Member) -> dict[str, Any]:
     name = member.learner
+    refused = seen.rejections.get(name)
     return {
         "state": member.phase.value,
+        "why": seen.why.get(name, ""),
+        "last_rejection": None if refused is None else {"round": refused[0], "reason": refused[1]},
         "clock": member.clock,
         "step_s": member.step_s,
         "steps": member.steps,
@@ -227,5 +250,5 @@ def _rejected(core: SyncerCore, seen: Observer) -> dict[str, int]:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no word for NaN: None."""
+    """JSON has no word for NaN or infinity: None. What was never reported is not there at all."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -41,7 +41,7 @@ from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
 from gruppetto.runtime.store import Identity, Store, Values
-from gruppetto.runtime.surroundings import Surroundings
+from gruppetto.runtime.surroundings import Surroundings, is_spoilt
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
@@ -288,10 +288,13 @@ class SyncerService:
                 if recovery is not None:
                     self.seen.recovered(self._clock.now(), news.learner, recovery)
                     self._trace.note(self._clock.now(), news.learner, "recovery", **asdict(recovery))
+                spoilt = is_spoilt(self.seen.metrics.get(news.learner, {}))
                 if metrics:
                     self.seen.metrics[news.learner] = metrics
                     self._note_metrics(news, metrics)
                 engine.feed(news)
+                if metrics and is_spoilt(metrics) is not spoilt:
+                    self.look_around()  # an alarm begins or ends here and now
             case Deferred() | Marked() | Goodbye():
                 _check_speaker(connection, frame.learner)
                 engine.feed(frame)

@@ -12,7 +12,7 @@ from gruppetto.protocol.events import LookedAround
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.clock import wall_time_s
 
-__all__ = ["Surroundings"]
+__all__ = ["Surroundings", "is_spoilt"]
 
 BYTES_AN_ELEMENT = 8
 """Of the weights and their momentum."""
@@ -70,3 +70,12 @@ class Surroundings:
             skews_s=tuple(sorted((name, max(readings)) for name, readings in self._skews_s.items())),
             losses=tuple((name, float(loss)) for name, loss in losses.items() if loss is not None),
         )
+
+
+def is_spoilt(metrics: Mapping[str, float]) -> bool:
+    """Whether a learner has reported a loss that is not finite.
+
+    >>> is_spoilt({"loss": float("nan")}), is_spoilt({"loss": 2.5}), is_spoilt({})
+    (True, False, False)
+    """
+    return not math.isfinite(metrics.get("loss", 0.0))

@@ -2,7 +2,7 @@
 // cursor of the page. What is drawn is what the server sent: counts and extremes are exact, whatever the zoom.
 import { el, replace, svg } from "./dom.js";
 import { moment } from "./format.js";
-import { linear, logarithmic, logTicks, ticks, timeTicks } from "./scale.js";
+import { linear, logarithmic, logTicks, ticks, timeTicks, usualHigh } from "./scale.js";
 import { change, view, whole, zoomTo } from "./view.js";
 
 const LEFT = 52;
@@ -10,13 +10,15 @@ const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 22;
 const DASHES = { dashed: "dashed", dotted: "dotted" };
-const SIGNS = { line: "M0 6H18", dashed: "M0 6H18", dotted: "M0 6H18", area: "M1 2H17V11H1Z", point: "M13 6A4 4 0 1 0 5 6A4 4 0 1 0 13 6" };
+const SIGNS = { line: "M0 6H18", dashed: "M0 6H18", dotted: "M0 6H18", area: "M1 2H17V11H1Z", point: "M13 6A4 4 0 1 0 5 6A4 4 0 1 0 13 6", cross: "M5 2L13 10M13 2L5 10" };
 
-// config: { title, note, format(value), zero, log, marks: [...] }, where a mark is
-// { name, colour, kind: "line" | "band" | "dashed" | "dotted" | "point" | "bar", points: [{ t, width, value, low, high }] }.
+// config: { title, note, format(value), zero, log, robust, marks: [...] }, where a mark is
+// { name, colour, kind: "line" | "band" | "dashed" | "dotted" | "point" | "bar" | "cross", points: [{ t, width, value, low, high }] }.
+// A robust chart does not let a few values far beyond the others flatten them: arrows stand where its axis ends too soon.
+// Crosses are what has no place on the axis; no line leads over one.
 export class Chart {
-  constructor(place, { title, format, zero = false, log = false, height = 190 }) {
-    Object.assign(this, { title, format, zero, log, height, marks: [], window: [0, 1], drag: null });
+  constructor(place, { title, format, zero = false, log = false, robust = false, height = 190 }) {
+    Object.assign(this, { title, format, zero, log, robust, height, marks: [], window: [0, 1], drag: null });
     this.note = el("span", { class: "note" });
     this.legend = el("ul", { class: "legend" });
     this.svg = svg("svg", { role: "img", tabindex: "0" });
@@ -36,6 +38,7 @@ export class Chart {
   show(marks, window, note = "") {
     this.marks = marks.filter((mark) => mark.points.length);
     this.window = window;
+    this.says = note;
     this.note.textContent = note;
     replace(this.legend, marks.map((mark) => el("li", { class: `c-${mark.colour}` }, sign(mark), mark.name)));
     this.draw();
@@ -53,10 +56,15 @@ export class Chart {
       return;
     }
     const [low, high] = this.#range();
-    this.y = (this.log ? logarithmic : linear)([low, high], [height - BOTTOM, TOP]);
+    const place = (this.log ? logarithmic : linear)([low, high], [height - BOTTOM, TOP]);
+    this.y = this.robust ? (value) => place(Math.min(value, high)) : place;
     const drawn = [this.#axes(width, height, low, high)];
     this.clip = { from: this.window[0], to: this.window[1] };
+    this.breaks = this.marks.filter((mark) => mark.kind === "cross").flatMap((mark) => mark.points.map((p) => p.t));
     for (const mark of this.marks) drawn.push(...this.#mark(mark, height));
+    const beyond = this.robust ? this.#beyond(high) : [];
+    this.note.textContent = beyond.length ? `${this.says}; ▲ goes beyond` : this.says;
+    drawn.push(...beyond);
     this.cursorLine = svg("line", { class: "cursor", y1: TOP, y2: height - BOTTOM, visibility: "hidden" });
     this.brush = svg("rect", { class: "c-blue band", y: TOP, height: height - BOTTOM - TOP, width: 0 });
     replace(this.svg, drawn.flat(), this.brush, this.cursorLine);
@@ -74,11 +82,12 @@ export class Chart {
   }
 
   #summary() {
-    return this.marks.map((mark) => `${mark.name} ${this.format(mark.points.at(-1).value)}`).join(" · ");
+    return this.marks.map((mark) => (mark.kind === "cross" ? `${mark.name}: ${times(mark.points)}` : `${mark.name} ${this.format(mark.points.at(-1).value)}`)).join(" · ");
   }
 
   #reading(t) {
     return this.marks.map((mark) => {
+      if (mark.kind === "cross") return `${mark.name}: ${times(mark.points)}`;
       const point = nearest(mark.points, t);
       const spread = point.high !== undefined && point.high > point.low ? ` (${this.format(point.low)} – ${this.format(point.high)})` : "";
       return `${mark.name} ${this.format(point.value)}${spread}${point.label ? `, ${point.label}` : ""}`;
@@ -86,9 +95,11 @@ export class Chart {
   }
 
   #range() {
-    const values = this.marks.flatMap((mark) => mark.points.flatMap((p) => (mark.kind === "band" ? [p.low, p.high] : [p.top ?? p.value])));
+    const placed = this.marks.filter((mark) => mark.kind !== "cross");
+    const values = placed.flatMap((mark) => mark.points.flatMap((p) => (mark.kind === "band" ? [p.low, p.high] : [p.top ?? p.value])));
+    if (!values.length) return [0, 1];
     let low = values.reduce((a, b) => Math.min(a, b), Infinity);
-    let high = values.reduce((a, b) => Math.max(a, b), -Infinity);
+    let high = this.robust ? usualHigh(this.#tops()) : values.reduce((a, b) => Math.max(a, b), -Infinity);
     if (this.log) {
       const positive = values.filter((value) => value > 0);
       low = Math.max(positive.reduce((a, b) => Math.min(a, b), Infinity), high / 1e6);
@@ -120,11 +131,14 @@ export class Chart {
         return svg("rect", { class: `area ${colour}`, x, y: top, width: Math.max(0.7, end - x - (end - x > 4 ? 1 : 0)), height: Math.max(0, this.y(p.top - p.value) - top) });
       });
     }
+    if (mark.kind === "cross") {
+      return mark.points.map((p) => svg("path", { class: `stroke ${colour}`, d: `M${this.#at(p)} ${TOP + 5}m-4-4l8 8m0-8l-8 8` }, svg("title", {}, mark.name)));
+    }
     if (mark.kind === "point") {
       const path = svg("path", { class: `stroke ${colour}`, d: this.#line([mark.points]) });
       return [path, ...mark.points.map((p) => svg("circle", { class: `dot ${colour}`, cx: this.x(p.t), cy: this.y(p.value), r: mark.points.length > 60 ? 2 : 3.4 }))];
     }
-    const runs = mark.sum ? [mark.points] : unbroken(mark.points);
+    const runs = mark.sum ? [mark.points] : unbroken(mark.points, this.breaks);
     const found = [];
     if (mark.kind === "band") {
       const outline = runs.map((run) => {
@@ -136,6 +150,19 @@ export class Chart {
     }
     found.push(svg("path", { class: `stroke ${colour} ${DASHES[mark.kind] ?? ""}`, d: this.#line(runs) }));
     return found;
+  }
+
+  // The highest of everything that is drawn at a moment: of bars the top of the stack.
+  #tops() {
+    const tops = new Map();
+    for (const p of this.marks.flatMap((mark) => mark.points)) tops.set(p.t, Math.max(tops.get(p.t) ?? 0, p.top ?? p.high ?? p.value));
+    return [...tops.values()];
+  }
+
+  #beyond(end) {
+    const [above, title] = [new Map(), (value) => svg("title", {}, this.format(value))];
+    for (const mark of this.marks) for (const p of mark.points) if ((p.top ?? p.high ?? p.value) > end) above.set(this.#at(p), Math.max(above.get(this.#at(p)) ?? 0, p.top ?? p.high ?? p.value));
+    return [...above].map(([x, value]) => svg("path", { class: "beyond", d: `M${x} ${TOP - 7}l5 7h-10Z` }, title(value)));
   }
 
   #line(runs) {
@@ -214,12 +241,15 @@ function sign(mark) {
     svg("path", { d: SIGNS[kind], class: filled ? "area" : kind === "point" ? "dot" : `stroke ${DASHES[kind] ?? ""}` }));
 }
 
-function unbroken(points) {
-  // A line does not bridge a stretch in which nothing was measured.
+const times = (points) => { const sum = points.reduce((all, p) => all + p.value, 0); return `${sum} ${sum === 1 ? "time" : "times"}`; };
+
+function unbroken(points, breaks = []) {
+  // A line does not bridge a stretch in which nothing was measured, or what was not finite.
   const usual = usualGap(points, 0.9);
   const runs = [];
   points.forEach((p, i) => {
-    if (i && p.t - points[i - 1].t <= 6 * Math.max(usual, p.width ?? 0)) runs.at(-1).push(p);
+    const broken = breaks.some((t) => i && points[i - 1].t < t && t <= p.t);
+    if (i && !broken && p.t - points[i - 1].t <= 6 * Math.max(usual, p.width ?? 0)) runs.at(-1).push(p);
     else runs.push([p]);
   });
   return runs;

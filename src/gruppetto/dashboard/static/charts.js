@@ -24,8 +24,8 @@ export class Charts {
     this.loss = new Chart(place, { title: "Loss", format: number });
     this.part = new Chart(place, { title: "Live, taking part", format: (v) => number(v, 1), zero: true });
     this.merged = new Chart(place, { title: "Merged tokens", format: percent, zero: true });
-    this.anatomy = new Chart(place, { title: "A round, phase by phase", format: duration, zero: true });
-    this.pace = new Chart(place, { title: "Time per round", format: duration, zero: true });
+    this.anatomy = new Chart(place, { title: "A round, phase by phase", format: duration, zero: true, robust: true });
+    this.pace = new Chart(place, { title: "Time per round", format: duration, zero: true, robust: true });
     this.moved = new Chart(place, { title: "Travelled so far", format: bytes, log: true });
     this.all = [this.loss, this.part, this.merged, this.anatomy, this.pace, this.moved];
   }
@@ -37,6 +37,7 @@ export class Charts {
     this.loss.show([
       { name: "of the learners", colour: "sky", kind: "band", points: points(series.loss) },
       { name: "held out, global model", colour: "red", kind: "point", points: evaluated },
+      ...(series.spoilt.t.length ? [{ name: "not finite", colour: "red", kind: "cross", points: points(series.spoilt) }] : []),
     ], window, "nats per token");
     this.part.show([
       { name: "live", colour: "grey", kind: "dashed", points: points(series.live) },

@@ -17,7 +17,7 @@ export function showHeadline(head) {
     el("div", { class: "now" }, el("span", { class: "glyph", "aria-hidden": "true" }, GLYPHS[state] ?? "○"),
       el("div", {}, el("h1", {}, title), el("p", {}, text))),
     groups.length ? el("ul", { class: "troubles" }, groups.slice(0, 8).map((trouble) =>
-      el("li", {}, el("b", {}, stateSign(trouble.state === "rejected" ? "offline" : trouble.state), ` ${trouble.who}`),
+      el("li", {}, el("b", {}, stateSign(STATES[trouble.state] ? trouble.state : "offline"), ` ${trouble.who}`),
         el("span", {}, `${trouble.state}: ${trouble.why}`), el("span", { class: "do" }, trouble.do)))) : null,
     groups.length > 8 ? el("p", { class: "faint" }, `… and ${groups.length - 8} more`) : null);
   document.title = `${title} · round ${head.round} · gruppetto`;
@@ -49,7 +49,7 @@ export function showNumbers(head) {
     box("Taking part", String(head.taking_part), "merged in the newest round"),
     box("Merged tokens", percent(merged), `of ${count(tokens.consumed)} trained on`),
     evaluated ? box("Held-out loss", number(evaluated[2]), `at round ${evaluated[1]}, nats per token`)
-      : box("Training loss", number(head.loss), "newest reported, nats per token"),
+      : head.spoilt.length ? box("Training loss", "not finite", `of ${head.spoilt.join(", ")}`) : box("Training loss", number(head.loss), "newest reported, nats per token"),
     box("Travelled", bytes(head.bytes.moved || null), less ? `data parallel: ${less.toFixed(less < 10 ? 1 : 0)} × as much` : `${bytes(head.bytes.up)} up, ${bytes(head.bytes.down)} down`));
   replace(byId("foot"), [
     head.began_wall_s ? `Began ${clockTime(head.began_wall_s)}` : null, `${count(head.lines)} lines of trace`,
@@ -80,10 +80,10 @@ const COLUMNS = [
   ["state", (l) => el("span", { class: "state", title: l.why }, stateSign(l.state), l.state)],
   ["step", (l) => duration(l.step_s)],
   ["rounds behind", (l) => number(l.behind, 0)],
-  ["weight share", (l) => percent(l.share)],
+  ["weight share", (l) => percent(l.share)], // of the newest round
   ["norm", (l) => number(l.norm)],
   ["cosine", (l) => (l.cosine === null ? "–" : (l.cosine >= 0 ? "+" : "−") + Math.abs(l.cosine).toFixed(2))],
-  ["loss", (l) => number(l.loss)],
+  ["loss", (l) => (l.spoilt ? "not finite" : number(l.loss))],
   ["steps", (l) => count(l.steps)],
   ["rounds merged", (l) => count(l.merged_rounds)],
   ["not merged", (l) => el("span", { title: Object.entries(l.rejected).map(([reason, n]) => `${n} ${reason}`).join(", ") },
@@ -105,7 +105,8 @@ export function showLearners(lanes) {
 
 export function showAlarms(alarms) {
   replace(byId("alarms"), el("h2", {}, "Alarms"), alarms.length
-    ? el("ul", { class: "list" }, alarms.map((alarm) => item(alarm.t, "alarm", alarm.kind, alarm.over_t === null || !alarm.lasts ? alarm.text : `${alarm.text} Over after ${duration(alarm.over_t - alarm.t)}.`)))
+    ? el("ul", { class: "list" }, alarms.map((alarm) => item(alarm.t, "alarm", alarm.kind,
+      [alarm.text, alarm.over_t === null || !alarm.lasts ? null : `Over after ${duration(alarm.over_t - alarm.t)}.`, lastOf(alarm.count)].filter(Boolean).join(" "))))
     : el("p", { class: "none" }, "None was raised."));
 }
 
@@ -118,8 +119,19 @@ export function showRejections(rejections, clippings) {
     : el("p", { class: "none" }, "Everything was merged as it came."));
 }
 
+const lastOf = (count) => (count > 1 ? `The last of ${count}.` : null);
+
+// Alarms of a kind that comes and goes are one line, the newest.
+export function grouped(happenings) {
+  const counts = new Map();
+  for (const { kind, who } of happenings) if (kind === "alarm") counts.set(who, (counts.get(who) ?? 0) + 1);
+  const said = new Set();
+  return [...happenings].reverse().filter(({ kind, who }) => kind !== "alarm" || (!said.has(who) && said.add(who)))
+    .map((h) => (h.kind === "alarm" && counts.get(h.who) > 1 ? { ...h, text: `${h.text} ${lastOf(counts.get(h.who))}` } : h));
+}
+
 export function showEvents(happenings, leftOut) {
-  const newest = [...happenings].reverse();
+  const newest = grouped(happenings);
   replace(byId("events"),
     newest.length ? el("ul", { class: "list" }, newest.map((h) => item(h.t, h.kind, h.who, h.text))) : el("p", { class: "none" }, "Nothing in this stretch."),
     leftOut ? el("p", { class: "none" }, `${count(leftOut)} more are not listed; look closer.`) : null);

@@ -25,6 +25,16 @@ export function timeTicks(from, to, about) {
   return upTo(from, to, step);
 }
 
+// The end of an axis on which most values can be told apart: far beyond nine tenths of them nothing is to scale.
+const USUAL = 0.9;
+const FAR = 4;
+export function usualHigh(values) {
+  const ordered = [...values].sort((a, b) => a - b);
+  const usual = ordered[Math.floor((ordered.length - 1) * USUAL)];
+  const within = ordered.filter((value) => value <= FAR * usual);
+  return usual > 0 ? within.at(-1) : ordered.at(-1);
+}
+
 export function logTicks(low, high) {
   const found = [];
   for (let p = Math.ceil(Math.log10(low) - 1e-9); p <= Math.log10(high) + 1e-9; p += 1) found.push(10 ** p);
