@@ -98,23 +98,12 @@ def main(arguments: Sequence[str]) -> int:
         papers = Papers()  # the store's own credentials say who may write there
     else:
         papers = learner_papers(config.syncer.certs, config.syncer.token_file, flags.name)
-    arrived = ride(
-        config,
-        entry,
-        syncer=_address(syncer),
-        papers=papers,
-        cache=Path(flags.cache).expanduser(),
-        clock=MonotonicClock(),
-        checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
-        parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
-        part=part,
-    )
     try:
         arrived = ride(
             config,
             entry,
             syncer=_address(syncer),
-            papers=learner_papers(config.syncer.certs, config.syncer.token_file, flags.name),
+            papers=papers,
             cache=Path(flags.cache).expanduser(),
             clock=MonotonicClock(),
             checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
