@@ -26,11 +26,11 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
     given = ["experiment", "apply", "--quick", "--show", "--out", str(tmp_path)]
     assert main(given) == 0
     told = capsys.readouterr()
-    assert "| overwrite, τ = 2 |" in told.out and "written" in told.err
+    assert "| overwrite, near |" in told.out and "written" in told.err
     assert (tmp_path / "apply-quick.md").read_text() in told.out
     assert main([*given, "--only", "carry"]) == 0
     told = capsys.readouterr().out
-    assert "| carry, τ = 7 |" in told and "| overwrite" not in told
+    assert "| carry, 0.4 s away |" in told and "| overwrite" not in told
     assert main([*given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["experiment"] == "apply"
 
