@@ -32,10 +32,18 @@ from gruppetto.attach.parting import LAST_WORDS_S
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rendezvous import say_if_it_may_not_come_back
 from gruppetto.attach.run_ahead import RunAhead
-from gruppetto.attach.setting import check_exposure, check_for_ranks, check_settings, default_name, donation_place
+from gruppetto.attach.setting import (
+    check_exposure,
+    check_for_ranks,
+    check_papers,
+    check_settings,
+    check_switches,
+    default_name,
+    donation_place,
+)
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
-from gruppetto.attach.watching import Watch, say_if_untrained
+from gruppetto.attach.watching import Glance, Watch, say_if_untrained
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
@@ -168,6 +176,14 @@ class Learner(Comings):
             stall_s=stall_s,
             max_bytes_per_s=max_bytes_per_s,
         )
+        check_switches(
+            trainable_only=trainable_only,
+            hook=hook,
+            allow_plaintext=allow_plaintext,
+            quiet=quiet,
+            recover=recover,
+            leave_on_sigterm=leave_on_sigterm,
+        )
         if hook and optimizer is None:
             raise SettingError(
                 "optimizer is None", where="Learner", fix="pass the optimizer, or hook=False and call step()"
@@ -187,6 +203,7 @@ class Learner(Comings):
             )
         book = address_book(syncer)
         addresses = book.addresses()
+        check_papers(book, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
         donates = donation_place(
             donate,
             addresses,
@@ -227,6 +244,7 @@ class Learner(Comings):
                 self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves
             )
         self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
+        self._glance = Glance(model)
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         if optimizer is not None:
             say_if_untrained(optimizer, model.parameters(), learner=self.name)
@@ -371,8 +389,7 @@ class Learner(Comings):
                 self._give_and_save()
             return
         if self._core.steps % LOOK_STEPS == 0:
-            self._holdings.model.check_unchanged()
-            self._watch.look()
+            self._glance.look(self._holdings.model.check_unchanged, self._watch.look)
         met = self._conduct.meet()
         report = replace(met, stays=met.stays and not self._notice.look())
         with self._client.news:  # no new life may begin between the cursor and the core
@@ -398,7 +415,7 @@ class Learner(Comings):
         wrong: LayoutError | None = None
         if self._core.steps % LOOK_STEPS == 0:
             try:
-                self._holdings.model.check_unchanged()
+                self._glance.look(self._holdings.model.check_unchanged)
             except LayoutError as found:
                 wrong = found
         try:
