@@ -20,6 +20,7 @@ from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.comings import Comings
 from gruppetto.attach.conduct import Alone, Conduct
 from gruppetto.attach.counting import StepCounts, whole_number
+from gruppetto.attach.deserting import Whereabouts
 from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.hands import Hands
@@ -55,6 +56,7 @@ from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
+from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
 
@@ -231,6 +233,7 @@ class Learner(Comings):
             check_for_ranks(donate=donate)
             donates = None
         self._follow: Follow | None = None
+        self._whereabouts: Whereabouts | None = None
         self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
         if self._ranks is not None and self._ranks.leads:
             say_if_it_may_not_come_back()
@@ -242,6 +245,9 @@ class Learner(Comings):
             saves += " and parts" if on_checkpoint is not None else ""
             self.name, session = come_together(
                 self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves
+            )
+            self._whereabouts = Whereabouts(
+                self._ranks.store, session, rank=self._ranks.rank, size=self._ranks.size, clock=MonotonicClock()
             )
         self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
         self._glance = Glance(model)
@@ -331,6 +337,8 @@ class Learner(Comings):
         try:
             self._notice.listen()
             self._client.start()
+            if self._whereabouts is not None:
+                self._whereabouts.start()
             warm(CASTS)  # compiled loops are loaded while the connection is made, not in the first step
             if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
@@ -342,6 +350,8 @@ class Learner(Comings):
         except BaseException:
             self._leave(LAST_WORDS_S)
             raise
+        if self._whereabouts is not None:
+            self._whereabouts.between()
         return self
 
     def __exit__(
@@ -349,8 +359,11 @@ class Learner(Comings):
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self._leave(LAST_WORDS_S, in_a_line(f"{kind.__name__}: {error}") if issubclass(kind, Exception) else "")
+            return
+        deserted = self._whereabouts.deserted if self._whereabouts is not None else ""
+        self._leave(LAST_WORDS_S, in_a_line(f"{kind.__name__}: {error}") if issubclass(kind, Exception) else "")
+        if deserted and issubclass(kind, RuntimeError):  # of a collective of the loop, which shows that, but not why
+            raise RunFailed(deserted) from error
 
     def close(self) -> None:
         """Leave the run: report, say goodbye; from any thread. Called again it finishes what has failed before.
@@ -381,6 +394,14 @@ class Learner(Comings):
         if self._rewarm is not None:
             self._rewarm.after_step()
         used = self._counts.take_tokens(tokens)
+        if self._whereabouts is not None:
+            self._whereabouts.waits()
+        self._boundary(used)
+        if self._whereabouts is not None and not self.left:
+            self._whereabouts.between()
+
+    def _boundary(self, used: int) -> None:
+        """Of a step that used so many tokens."""
         if self._follow is not None:
             with self._client.news:
                 self._counts.take_cursor()  # rank 0 says it for all
@@ -445,6 +466,8 @@ class Learner(Comings):
 
     def _on_forward(self, training: bool) -> None:
         """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""
+        if training and self._whereabouts is not None:
+            self._whereabouts.trains()
         if self.left or self._follow is not None:
             return
         if not training:
