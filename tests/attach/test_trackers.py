@@ -38,7 +38,7 @@ def test_every_so_many_steps_each_tracker_gets_all_of_it() -> None:
 
 
 def test_every_no_step_is_refused_and_a_trackers_own_failure_is_its_owners() -> None:
-    with pytest.raises(SettingError, match="every.*1 or more"):
+    with pytest.raises(SettingError, match=r"every.*1 or more"):
         track(Rider(), every=0)
 
     def closed(metrics: Mapping[str, float], step: int) -> None:

@@ -40,8 +40,8 @@ def track(learner: _HasMetrics, *trackers: Tracker, every: int = 1, **more: floa
 
     To be called after each step; only every ``every``-th step counts. The step is the learner's own count of this
     process, which does not wait for anybody; plot over ``gruppetto/round`` to compare learners with each other.
-    What a tracker raises comes out as it is. Raises :class:`SettingError` for an ``every`` that is no whole number, 1 or
-    more.
+    What a tracker raises comes out as it is. Raises :class:`SettingError` for an ``every`` that is no whole number, 1
+    or more.
     """
     every = whole_number(every, "track(every=)", least=1)
     metrics = learner.metrics()
