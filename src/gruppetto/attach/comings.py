@@ -144,6 +144,7 @@ class Comings(Keeping):
         if self._ranks is None:
             self._left_on_notice()
         elif self._follow is None and not self.finished and self._notice.look():
+            self._say_that_it_leaves()
             self._leave_on_notice()  # the others follow, wherever they are
             return
         self._holdings.model.gather_shards()
@@ -155,12 +156,16 @@ class Comings(Keeping):
             finish(self._hands, self._conduct, finished=self.finished)
             return
         with self._ranks.waiting_to_leave(self.name):
-            if self._whereabouts is not None:
-                self._whereabouts.leave(step_s=self._core.step_s)
+            self._say_that_it_leaves()
             if self._follow is not None:
                 self._heard(self._follow.through(loops=False))
             else:
                 finish(self._hands, self._conduct, finished=self.finished)
+
+    def _say_that_it_leaves(self) -> None:
+        """Before any meeting behind the loop: the others have to know, and this rank whether they can come."""
+        if self._whereabouts is not None:
+            self._whereabouts.leave(step_s=self._core.step_s)
 
     def _leave(self, timeout_s: float, why: str = "") -> None:
         """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again.
