@@ -212,6 +212,8 @@ def accelerated(told: dict[str, Any]) -> None:
                 optimizer.zero_grad()
             if steps == 4:
                 accelerator.save_state(str(kept))
+            else:
+                learner.leave()  # behind the loop, as the callbacks do: rank 0 does not wait for a step of the others
     kinds = {type(parameter.data).__name__ for parameter in model.parameters()}
     found = {
         "counters": [json.loads(text) for text in cursors],
