@@ -461,6 +461,18 @@ def test_somebody_else_there(toy: Make) -> None:
         ({"url": "https://127.0.0.1:9", "ca_file": 5}, SettingError, "^5: cannot be used"),
         ({"url": "https://127.0.0.1:9", "key_file": "k.pem"}, SettingError, "give cert_file too"),
         ({"url": "ftp://x"}, AddressError, "use http"),
+        (
+            {"ca_file": "ca.pem"},
+            SettingError,
+            "Learner.ca_file.* plain http.* write https://127.0.0.1:9, or leave ca_file",
+        ),
+        ({"cert_file": "c", "key_file": "k"}, SettingError, "leave cert_file and key_file out"),
+        ({"quiet": "x"}, SettingError, "quiet is 'x'; use True or False"),
+        ({"hook": "no"}, SettingError, "Learner.hook"),
+        ({"recover": "x"}, SettingError, "Learner.recover"),
+        ({"trainable_only": 1}, SettingError, "Learner.trainable_only"),
+        ({"allow_plaintext": "yes"}, SettingError, "Learner.allow_plaintext"),
+        ({"leave_on_sigterm": None}, SettingError, "Learner.leave_on_sigterm"),
     ],
 )
 def test_impossible_settings(toy: Make, how: dict[str, object], error: type[GruppettoError], says: str) -> None:

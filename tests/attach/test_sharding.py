@@ -120,6 +120,20 @@ def test_writes_reach_a_strided_parameter_without_replacing_it() -> None:
     assert sorted(storage.unique().tolist()) == [1.0, 2.0, 3.0]
 
 
+def test_a_parameter_may_get_other_memory() -> None:
+    """``.data = ...`` leaves the parameter what it is; so what is known of it must not be where it lay."""
+    model = a_model([(4, 2), (3,), ()])
+    flat = FlatModel(model)
+    cut(flat, 1)
+    for parameter in model.values():
+        parameter.data = torch.full_like(parameter, 7.0)
+    values = np.zeros(flat.numel(0), np.float32)
+    flat.read(0, values)
+    assert set(values.tolist()) == {7.0}
+    flat.write(0, values + 1)
+    assert all((parameter == 8.0).all() for parameter in model.values())
+
+
 def test_tied_weights_are_one_tensor() -> None:
     model = nn.Module()
     model.embed = nn.Embedding(5, 3)

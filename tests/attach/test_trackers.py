@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gruppetto.attach.trackers import to_tensorboard, to_trackio, to_wandb, track
+from gruppetto.errors import SettingError
 
 
 class Rider:
@@ -34,6 +35,17 @@ def test_every_so_many_steps_each_tracker_gets_all_of_it() -> None:
         track(rider, to_wandb(wandb), to_trackio(trackio), every=5, loss=0.5)
     said = [({"gruppetto/steps": n, "gruppetto/round": 7.0, "loss": 0.5}, n) for n in (5, 10)]
     assert wandb.said == trackio.said == said
+
+
+def test_every_no_step_is_refused_and_a_trackers_own_failure_is_its_owners() -> None:
+    with pytest.raises(SettingError, match=r"every.*1 or more"):
+        track(Rider(), every=0)
+
+    def closed(metrics: Mapping[str, float], step: int) -> None:
+        raise ValueError("the file is closed")
+
+    with pytest.raises(ValueError, match="the file is closed"):
+        track(Rider(), closed)
 
 
 def test_tensorboard_keeps_them(tmp_path: Path) -> None:

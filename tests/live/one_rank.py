@@ -23,6 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import gruppetto
+from gruppetto.attach import deserting
 from gruppetto.attach.part import Parts
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import GruppettoError
@@ -107,6 +108,8 @@ def ride(told: dict[str, Any]) -> None:
             line = [learner.round, learner.lr_factor, hashlib.sha256(bits).hexdigest()]
             log.write(json.dumps(line) + "\n")
             log.flush()
+            if learner.metrics()["gruppetto/steps"] == told.get("break_at"):
+                break
             if learner.round == told.get("stop_at"):
                 if told["own"]:
                     store = gruppetto.Checkpoints(told["save"])
@@ -175,6 +178,12 @@ def meeting(told: dict[str, Any]) -> None:
         ranks.lowest([1])
 
 
+def deserter(told: dict[str, Any]) -> None:
+    """Rank 1 has less data than rank 0, which then gathers a parameter that never comes together."""
+    deserting.DESERTED_S = 1.0
+    ride({**told, "kind": "fsdp", "break_at": 3 if told["rank"] else None})
+
+
 def accelerated(told: dict[str, Any]) -> None:
     """Accelerate around a sharded model: some steps, a checkpoint, and some more from there. It shards nothing on CPU
     itself, and ``prepare`` would put such a model into DDP there."""
@@ -203,6 +212,8 @@ def accelerated(told: dict[str, Any]) -> None:
                 optimizer.zero_grad()
             if steps == 4:
                 accelerator.save_state(str(kept))
+            else:
+                learner.leave()  # behind the loop, as the callbacks do: rank 0 does not wait for a step of the others
     kinds = {type(parameter.data).__name__ for parameter in model.parameters()}
     found = {
         "counters": [json.loads(text) for text in cursors],
@@ -217,6 +228,7 @@ if __name__ == "one_rank":
     code = 0
     try:
         ways = {"example": example, "reference": reference, "meeting": meeting, "accelerated": accelerated}
+        ways["deserter"] = deserter
         ways.get(task["name"].partition("-")[0], ride)(task)
     except (GruppettoError, RuntimeError) as wrong:  # the latter from a collective of the loop's own
         Path(task["out"], f"{task['name']}-{task['rank']}.failed").write_text(str(wrong))

@@ -182,6 +182,10 @@ def test_the_example_the_reference_trainer_and_a_vain_wait(
     deserted = group("", "meeting", "", 2)
     assert deserted.ended() == [3, 0]
     assert "another rank of this learner has gone" in (deserted.out / "meeting-0.failed").read_text()
+    deserted = group(syncer(rounds=100_000, num_fragments=4, sync_period=4), "deserter", "", 2, lockstep=False)
+    assert deserted.ended() == [3, 3]
+    for rank in range(2):
+        assert "rank 1 of this learner has left its loop" in (deserted.out / f"deserter-{rank}.failed").read_text()
     torch.testing.assert_close(both.weights(0), both.weights(1), rtol=0, atol=0)
     torch.testing.assert_close(both.weights(), alone.weights(), rtol=1e-3, atol=1e-4)
 

@@ -22,7 +22,7 @@ Float32 = NDArray[np.float32]
 def overwrite(model: FlatModel, fragment: int, arrived: Lease) -> None:
     """θ ← Θ. What was learned while the fragment was in flight is discarded."""
     model.round(fragment, arrived.values)
-    on_gpu = model.device.type == "cuda"
+    on_gpu = model.on_one_gpu
     model.write(fragment, arrived.values, non_blocking=on_gpu)
     if on_gpu:
         written = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from gruppetto.attach.holding import Hold
 from gruppetto.errors import LayoutError
+from gruppetto.numerics.fragments import Piece
 from gruppetto.numerics.runs import Runs
 
 __all__ = ["hold_block", "meshes_of"]
@@ -37,6 +38,9 @@ class _Block(Hold):
         data = self.parameter.detach()
         assert isinstance(data, DTensor)
         return data
+
+    def is_whole(self, piece: Piece) -> bool:
+        return False
 
     def own(self) -> Tensor:
         data = self._data

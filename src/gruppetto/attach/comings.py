@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gruppetto.attach.beginning import Beginning
 from gruppetto.attach.conduct import Conduct, Report
+from gruppetto.attach.deserting import Whereabouts
 from gruppetto.attach.entering import Entering
 from gruppetto.attach.follow import Follow
 from gruppetto.attach.hands import Hands
@@ -46,6 +47,8 @@ class Comings(Keeping):
     _hands: Hands
     _conduct: Conduct
     _follow: Follow | None
+    _whereabouts: Whereabouts | None
+    """Of a rank of many."""
     _notice: Notice
     _hooks: StepHooks | None
     _parted: bool
@@ -141,6 +144,7 @@ class Comings(Keeping):
         if self._ranks is None:
             self._left_on_notice()
         elif self._follow is None and not self.finished and self._notice.look():
+            self._say_that_it_leaves()
             self._leave_on_notice()  # the others follow, wherever they are
             return
         self._holdings.model.gather_shards()
@@ -152,10 +156,16 @@ class Comings(Keeping):
             finish(self._hands, self._conduct, finished=self.finished)
             return
         with self._ranks.waiting_to_leave(self.name):
+            self._say_that_it_leaves()
             if self._follow is not None:
                 self._heard(self._follow.through(loops=False))
             else:
                 finish(self._hands, self._conduct, finished=self.finished)
+
+    def _say_that_it_leaves(self) -> None:
+        """Before any meeting behind the loop: the others have to know, and this rank whether they can come."""
+        if self._whereabouts is not None:
+            self._whereabouts.leave(step_s=self._core.step_s)
 
     def _leave(self, timeout_s: float, why: str = "") -> None:
         """Give back handler, hooks and threads, each of them whatever becomes of the others. May be called again.
@@ -164,6 +174,8 @@ class Comings(Keeping):
         with ExitStack() as backwards:
             if self._ranks is not None:
                 backwards.callback(self._ranks.close)
+            if self._whereabouts is not None:
+                backwards.callback(self._whereabouts.close)
             for other in self._shards_of_the_run[1:]:
                 backwards.callback(other.client.close, timeout_s, why)
             backwards.callback(self._client.close, timeout_s, why)

@@ -117,7 +117,7 @@ class Giving:
 
     @property
     def _on_gpu(self) -> bool:
-        return self._holdings.model.device.type == "cuda"
+        return self._holdings.model.on_one_gpu
 
     @torch.no_grad()
     def _copy(self, entries: list[NamedTensor], tensors: list[Tensor], buffer: Tensor) -> None:

@@ -30,6 +30,10 @@ class Hold:
         self.shape = tuple(parameter.shape)
         self.runs = Runs.of([(0, parameter.numel())])
 
+    def is_whole(self, piece: Piece) -> bool:
+        """The piece is the parameter itself, as it lies in this process."""
+        return piece.numel == self.runs.numel
+
     def own(self) -> Tensor:
         """What lies in this process, sharing its memory."""
         return self.parameter.detach()

@@ -73,7 +73,8 @@ class StepHooks:
         after: Callable[[], None],
     ) -> None:
         self._before, self._after = before, after
-        self._handles: list[Any] = [model.register_forward_pre_hook(_ForwardHook(forward))]
+        # Before the hooks of FSDP, which wait for other ranks: who hangs there has begun a step.
+        self._handles: list[Any] = [model.register_forward_pre_hook(_ForwardHook(forward), prepend=True)]
         if optimizer is None:
             return
         without = [one for one in each(optimizer) if not hasattr(one, "register_step_post_hook")]

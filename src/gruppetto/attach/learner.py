@@ -20,6 +20,7 @@ from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.comings import Comings
 from gruppetto.attach.conduct import Alone, Conduct
 from gruppetto.attach.counting import StepCounts, whole_number
+from gruppetto.attach.deserting import Whereabouts
 from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
 from gruppetto.attach.hands import Hands
@@ -40,10 +41,16 @@ from gruppetto.attach.setting import (
     default_name,
     donation_place,
     refuse_ranks_by_mail,
+    check_for_ranks,
+    check_papers,
+    check_settings,
+    check_switches,
+    default_name,
+    donation_place,
 )
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
-from gruppetto.attach.watching import Watch, say_if_untrained
+from gruppetto.attach.watching import Glance, Watch, say_if_untrained
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
@@ -56,6 +63,7 @@ from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.mailbox.address import MailboxAddress
+from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
 
@@ -179,6 +187,14 @@ class Learner(Comings):
             stall_s=stall_s,
             max_bytes_per_s=max_bytes_per_s,
         )
+        check_switches(
+            trainable_only=trainable_only,
+            hook=hook,
+            allow_plaintext=allow_plaintext,
+            quiet=quiet,
+            recover=recover,
+            leave_on_sigterm=leave_on_sigterm,
+        )
         if hook and optimizer is None:
             raise SettingError(
                 "optimizer is None", where="Learner", fix="pass the optimizer, or hook=False and call step()"
@@ -202,6 +218,7 @@ class Learner(Comings):
         if by_mail:
             check_for_mailbox(donate=donate, token=token, papers=(ca_file, cert_file, key_file))
             donate = None
+        check_papers(book, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
         donates = donation_place(
             donate,
             addresses,
@@ -231,6 +248,7 @@ class Learner(Comings):
             check_for_ranks(donate=donate)
             donates = None
         self._follow: Follow | None = None
+        self._whereabouts: Whereabouts | None = None
         self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
         if self._ranks is not None and self._ranks.leads:
             say_if_it_may_not_come_back()
@@ -243,7 +261,11 @@ class Learner(Comings):
             self.name, session = come_together(
                 self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves
             )
+            self._whereabouts = Whereabouts(
+                self._ranks.store, session, rank=self._ranks.rank, size=self._ranks.size, clock=MonotonicClock()
+            )
         self._layout_hash, self._trainable_only = flat.layout.layout_hash, trainable_only
+        self._glance = Glance(model)
         self._watch = Watch(model, (tensor.name for tensor in flat.layout.tensors), learner=self.name)
         if optimizer is not None:
             say_if_untrained(optimizer, model.parameters(), learner=self.name)
@@ -330,6 +352,8 @@ class Learner(Comings):
         try:
             self._notice.listen()
             self._client.start()
+            if self._whereabouts is not None:
+                self._whereabouts.start()
             warm(CASTS)  # compiled loops are loaded while the connection is made, not in the first step
             if not (self._enter_behind(self._follow) if self._follow is not None else self._enter()):
                 return self
@@ -341,6 +365,8 @@ class Learner(Comings):
         except BaseException:
             self._leave(LAST_WORDS_S)
             raise
+        if self._whereabouts is not None:
+            self._whereabouts.between()
         return self
 
     def __exit__(
@@ -348,8 +374,11 @@ class Learner(Comings):
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self._leave(LAST_WORDS_S, in_a_line(f"{kind.__name__}: {error}") if issubclass(kind, Exception) else "")
+            return
+        deserted = self._whereabouts.deserted if self._whereabouts is not None else ""
+        self._leave(LAST_WORDS_S, in_a_line(f"{kind.__name__}: {error}") if issubclass(kind, Exception) else "")
+        if deserted and issubclass(kind, RuntimeError):  # of a collective of the loop, which shows that, but not why
+            raise RunFailed(deserted) from error
 
     def close(self) -> None:
         """Leave the run: report, say goodbye; from any thread. Called again it finishes what has failed before.
@@ -380,6 +409,14 @@ class Learner(Comings):
         if self._rewarm is not None:
             self._rewarm.after_step()
         used = self._counts.take_tokens(tokens)
+        if self._whereabouts is not None:
+            self._whereabouts.waits()
+        self._boundary(used)
+        if self._whereabouts is not None and not self.left:
+            self._whereabouts.between()
+
+    def _boundary(self, used: int) -> None:
+        """Of a step that used so many tokens."""
         if self._follow is not None:
             with self._client.news:
                 self._counts.take_cursor()  # rank 0 says it for all
@@ -388,8 +425,7 @@ class Learner(Comings):
                 self._give_and_save()
             return
         if self._core.steps % LOOK_STEPS == 0:
-            self._holdings.model.check_unchanged()
-            self._watch.look()
+            self._glance.look(self._holdings.model.check_unchanged, self._watch.look)
         met = self._conduct.meet()
         report = replace(met, stays=met.stays and not self._notice.look())
         with self._client.news:  # no new life may begin between the cursor and the core
@@ -415,7 +451,7 @@ class Learner(Comings):
         wrong: LayoutError | None = None
         if self._core.steps % LOOK_STEPS == 0:
             try:
-                self._holdings.model.check_unchanged()
+                self._glance.look(self._holdings.model.check_unchanged)
             except LayoutError as found:
                 wrong = found
         try:
@@ -445,6 +481,8 @@ class Learner(Comings):
 
     def _on_forward(self, training: bool) -> None:
         """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""
+        if training and self._whereabouts is not None:
+            self._whereabouts.trains()
         if self.left or self._follow is not None:
             return
         if not training:

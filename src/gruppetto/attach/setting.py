@@ -13,11 +13,20 @@ from torch import nn
 from gruppetto.attach.counting import whole_number
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.address_book import AddressBook, Fixed
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["check_exposure", "check_for_ranks", "check_settings", "default_name", "donation_place"]
+__all__ = [
+    "check_exposure",
+    "check_for_ranks",
+    "check_papers",
+    "check_settings",
+    "check_switches",
+    "default_name",
+    "donation_place",
+]
 
 MAX_SECONDS = 1e6
 """Eleven days. Waiting for much longer overflows in the system's own calls."""
@@ -83,6 +92,28 @@ def check_settings(
             f"max_bytes_per_s is {max_bytes_per_s!r:.80}",
             where="Learner.max_bytes_per_s",
             fix=f"use a number of bytes a second, {LEAST_BYTES_PER_S} or more, or None",
+        )
+
+
+def check_switches(**switches: object) -> None:
+    """Raises :class:`SettingError` for one that is neither True nor False: a text would count as True, "no" too."""
+    for key, value in switches.items():
+        if not isinstance(value, bool):
+            raise SettingError(f"{key} is {value!r:.80}", where=f"Learner.{key}", fix="use True or False")
+
+
+def check_papers(book: AddressBook, **files: object) -> None:
+    """Raises :class:`SettingError` for papers that nobody would look at: those of https, where all is plain http.
+
+    A syncer that is found by its directory may come back with https.
+    """
+    given = [key for key, file in files.items() if file is not None]
+    if given and isinstance(book, Fixed) and not any(address.secure for address in book.addresses()):
+        where = ", ".join(map(str, book.addresses()))
+        raise SettingError(
+            f"{given[0]} is given, but {where} is plain http, where nothing is checked",
+            where=f"Learner.{given[0]}",
+            fix=f"write {where.replace('http://', 'https://')}, or leave {' and '.join(given)} out",
         )
 
 

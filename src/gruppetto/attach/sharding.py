@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from gruppetto.attach.holding import Hold, hold, is_distributed
 from gruppetto.attach.overlaps import shared_elements
+from gruppetto.attach.places import Places
 from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec, Piece
 from gruppetto.numerics.layout import Layout, TensorSpec
@@ -93,15 +95,26 @@ class FlatModel:
         self.layout = Layout(tensors=tuple(specs))
         self.fragmentation: Fragmentation | None = None
         self.device = next(iter(self._parameters.values())).device
+        self._on_one_device = len({p.device for p in self._parameters.values()}) == 1
         self._supplies: Held | None = None
         self._local: tuple[FragmentSpec, ...] = ()
-        self._given: tuple[FragmentSpec, ...] = ()
+        self._read_all: tuple[Places, ...] = ()
+        self._read_supplied: tuple[Places, ...] = ()
+        self._written: tuple[Places, ...] = ()
+        """Where a fragment is written in place; what has to be gathered is not."""
+        self._rounded: tuple[list[Piece], ...] = ()
         self._shares: tuple[Share, ...] = ()
 
     @property
     def num_fragments(self) -> int:
         """P; 0 before :meth:`cut`."""
         return 0 if self.fragmentation is None else self.fragmentation.num_fragments
+
+    @property
+    def on_one_gpu(self) -> bool:
+        """All of it is on the GPU :attr:`device`: copies may run beside the host, on a stream of it. Of a model on
+        several devices that stream would order nothing for the others, so there the host waits."""
+        return self.device.type == "cuda" and self._on_one_device
 
     @property
     def held(self) -> dict[str, Runs]:
@@ -115,7 +128,7 @@ class FlatModel:
     def cut(self, fragmentation: Fragmentation) -> None:
         """Read and write along these pieces from now on."""
         self.fragmentation = fragmentation
-        self._local = self._given = fragmentation.fragments
+        self._local = given = fragmentation.fragments
         if self._supplies is not None:
             held, supplies = self.held, self._supplies
             self._local = tuple(local_pieces(spec, held) for spec in fragmentation.fragments)
@@ -125,9 +138,13 @@ class FlatModel:
                 shares.append(Share(held=have, supplied=give, places=give.within(have)))
             self._shares = tuple(shares)
             rows = {name: max(1, prod(here.shape[1:])) for name, here in self._holds.items()}
-            self._given = tuple(
-                part_pieces(spec, share.places, rows) for spec, share in zip(self._local, shares, strict=True)
-            )
+            given = tuple(part_pieces(spec, s.places, rows) for spec, s in zip(self._local, shares, strict=True))
+        self._read_all = self._read_supplied = self._written = tuple(Places(spec, self._holds) for spec in self._local)
+        if given is not self._local:
+            self._read_supplied = tuple(Places(spec, self._holds) for spec in given)
+        if any(places.gathered for places in self._read_all):
+            self._written = tuple(Places(self._in_place(spec), self._holds) for spec in self._local)
+        self._rounded = tuple(places.of_dtypes(lambda dtype: dtype not in EXACT) for places in self._read_all)
 
     def share(self, fragment: int) -> Share | None:
         """What this rank moves of a fragment; None if it has the model to itself."""
@@ -178,35 +195,31 @@ class FlatModel:
     @torch.no_grad()
     def read(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
         """flat ← the parameters of the fragment, as float32. Collective if some have to be gathered for it."""
-        self._read(self._local[fragment], fragment, flat, non_blocking=non_blocking)
+        self._read(self._read_all[fragment], fragment, flat, non_blocking=non_blocking)
 
     @torch.no_grad()
     def read_supplied(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
         """The same of the elements that this rank supplies to the run, and of what lies in one row with them; what
         else is in ``flat`` stays."""
-        self._read(self._given[fragment], fragment, flat, non_blocking=non_blocking)
+        self._read(self._read_supplied[fragment], fragment, flat, non_blocking=non_blocking)
 
-    def _read(self, spec: FragmentSpec, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool) -> None:
+    def _read(self, places: Places, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool) -> None:
         # All of the fragment that is to be gathered, whoever supplies it: every rank takes part in that.
-        names = {piece.name for piece in spec.pieces} | {
-            p.name for p in self._local[fragment].pieces if self._gathers(p)
-        }
-        values = {name: self._holds[name].read() for name in sorted(names)}
-        locals_, places = self._views(spec, values, flat)
-        if places:
-            torch._foreach_copy_(places, locals_, non_blocking=non_blocking)
+        gathered = {name: self._holds[name].read() for name in self._read_all[fragment].gathered}
+        parts = places.parts(gathered)
+        if parts:
+            torch._foreach_copy_(places.within(torch.from_numpy(flat), parts), parts, non_blocking=non_blocking)
 
     @torch.no_grad()
     def write(self, fragment: int, flat: NDArray[np.float32], *, non_blocking: bool = False) -> None:
         """The parameters of the fragment ← flat, in place, rounded to their own dtype."""
-        spec = self._local[fragment]
-        plain = {piece.name: self._holds[piece.name].read() for piece in spec.pieces if not self._gathers(piece)}
-        locals_, places = self.views(plain, fragment, flat)
-        if places:
-            torch._foreach_copy_(locals_, places, non_blocking=non_blocking)
-        for piece in filter(self._gathers, spec.pieces):
-            whole = torch.from_numpy(flat[piece.offset : piece.offset + piece.numel])
-            self._holds[piece.name].write_rows(piece.start, whole)
+        places, whole = self._written[fragment], torch.from_numpy(flat)
+        parts = places.parts()
+        if parts:
+            torch._foreach_copy_(parts, places.within(whole, parts), non_blocking=non_blocking)
+        if self._read_all[fragment].gathered:
+            for piece in filter(self._gathers, self._local[fragment].pieces):
+                self._holds[piece.name].write_rows(piece.start, whole[piece.offset : piece.offset + piece.numel])
 
     @torch.no_grad()
     def round(self, fragment: int, flat: NDArray[np.float32]) -> None:
@@ -215,22 +228,16 @@ class FlatModel:
         A base has to be rounded like this, or the rounding itself would be offered as an outer gradient.
         """
         whole = torch.from_numpy(flat)
-        for piece in self._local[fragment].pieces:
-            dtype = self._parameters[piece.name].dtype
-            if dtype not in EXACT:
-                place = whole[piece.offset : piece.offset + piece.numel]
-                place.copy_(place.to(dtype))
+        for piece in self._rounded[fragment]:
+            place = whole[piece.offset : piece.offset + piece.numel]
+            place.copy_(place.to(self._parameters[piece.name].dtype))
 
     def views(
         self, tensors: Mapping[str, Tensor], fragment: int, flat: NDArray[np.float32]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Views of equal shapes: the tensors or rows, of those given, that make up a fragment, and their places in its
         ``flat`` vector. The tensors are as this rank holds them."""
-        return self._views(self._local[fragment], tensors, flat)
-
-    def _views(
-        self, spec: FragmentSpec, tensors: Mapping[str, Tensor], flat: NDArray[np.float32]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        spec = self._local[fragment]
         assert flat.shape == (spec.numel,)
         whole = torch.from_numpy(flat)
         parts, places = [], []
@@ -267,6 +274,9 @@ class FlatModel:
     def to_local(self, bases: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What this rank holds of these. Collective if some have to be gathered for it."""
         return {name: self._holds[name].to_local(base) for name, base in bases.items()}
+
+    def _in_place(self, spec: FragmentSpec) -> FragmentSpec:
+        return replace(spec, pieces=tuple(piece for piece in spec.pieces if not self._gathers(piece)))
 
     def _gathers(self, piece: Piece) -> bool:
         return self._holds[piece.name].gathers

@@ -26,7 +26,7 @@ def pool_for(model: FlatModel) -> LeasePool:
     """A pool of host buffers for a model that has been cut: page-locked if the model is on a GPU."""
     largest = max(model.numel(p) for p in range(model.num_fragments))
     grain = max(1, -(-largest // GRAINS))
-    return LeasePool(_pinned, grain=grain) if model.device.type == "cuda" else LeasePool(grain=grain)
+    return LeasePool(_pinned, grain=grain) if model.on_one_gpu else LeasePool(grain=grain)
 
 
 def _pinned(numel: int) -> NDArray[np.float32]:
@@ -45,7 +45,7 @@ class Snapshots:
         self._read = model.read if whole else model.read_supplied
         self._leases: dict[int, Lease] = {}
         self._stream: torch.cuda.Stream | None = None
-        if model.device.type == "cuda":
+        if model.on_one_gpu:
             self._stream = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
         self._copied: torch.cuda.Event | None = None
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from gruppetto.attach.counting import whole_number
+
 __all__ = ["Tracker", "to_tensorboard", "to_trackio", "to_wandb", "track"]
 
 Tracker = Callable[[Mapping[str, float], int], None]
@@ -38,7 +40,10 @@ def track(learner: _HasMetrics, *trackers: Tracker, every: int = 1, **more: floa
 
     To be called after each step; only every ``every``-th step counts. The step is the learner's own count of this
     process, which does not wait for anybody; plot over ``gruppetto/round`` to compare learners with each other.
+    What a tracker raises comes out as it is. Raises :class:`SettingError` for an ``every`` that is no whole number, 1
+    or more.
     """
+    every = whole_number(every, "track(every=)", least=1)
     metrics = learner.metrics()
     step = int(metrics["gruppetto/steps"])
     if step % every == 0:
