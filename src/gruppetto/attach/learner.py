@@ -37,16 +37,12 @@ from gruppetto.attach.setting import (
     check_exposure,
     check_for_mailbox,
     check_for_ranks,
-    check_settings,
-    default_name,
-    donation_place,
-    refuse_ranks_by_mail,
-    check_for_ranks,
     check_papers,
     check_settings,
     check_switches,
     default_name,
     donation_place,
+    refuse_ranks_by_mail,
 )
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.together import come_together
@@ -62,8 +58,8 @@ from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
-from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
 
