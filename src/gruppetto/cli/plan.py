@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, one_by_one(arguments), "plan")
     if flags.out is not None and flags.out.exists():
         raise StateError("is there already", where=str(flags.out), fix="name another file")
+    if flags.out is not None:
+        _check_place(flags.out)
     rounds = as_count(flags.rounds, where="--rounds") if flags.rounds is not None else None
     learners = [as_count(m, where="--learners") for m in flags.learners] or None
     cluster, sites = cluster_of(flags), sites_of(flags)
@@ -84,7 +87,6 @@ def main(arguments: Sequence[str]) -> int:
     found = plan(cluster, learners=learners, progress=_progress)
     toml = run_toml(found, rounds=rounds)
     if flags.out is not None:
-        flags.out.parent.mkdir(parents=True, exist_ok=True)
         flags.out.write_text(toml, encoding="utf-8")
     if flags.json:
         more = {"sites": sites_as_json(found, sites)} if sites else {}
@@ -129,6 +131,16 @@ def sites_of(flags: Flags) -> tuple[Site, ...]:
     sites = read_sites(Path(flags.sites), gbit_s=as_gbit_s(flags.gbit_s, where="--gbit-s"))
     check_sites(sites)
     return sites
+
+
+def _check_place(out: Path) -> None:
+    """Makes its directory; a plan that takes a minute is not thrown away for want of a place."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"cannot be written ({error.strerror})", where=str(out), fix="name another file") from error
+    if not os.access(out.parent, os.W_OK):
+        raise StateError("may not be written", where=str(out), fix="name another file")
 
 
 def _is_file(sites: str) -> bool:

@@ -48,6 +48,10 @@ def main(arguments: Sequence[str]) -> int:
     if flags.table not in (None, *TABLES):
         fix = f"use {' or '.join(TABLES)}"
         raise SettingError(f"{flags.table!r} is no table", where="gruppetto simulate: --table", fix=fix)
+    if flags.figure is not None:
+        from gruppetto.report.clusters import check_place
+
+        check_place(flags.figure)
     if flags.table == "bandwidth":
         return _bandwidth(flags)
     scenario = file.applied(priced(scenario_of(flags), flags))

@@ -5,6 +5,7 @@ In the style of :mod:`~gruppetto.report.figures`; matplotlib is imported when so
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_goodput", "draw_utilisation", "save"]
+__all__ = ["check_place", "draw_goodput", "draw_utilisation", "save"]
 
 LINES = {
     "data-parallel": ("data parallel", ":"),
@@ -37,6 +38,25 @@ def draw_utilisation(curves: Sequence[tuple[str, Sequence[Demand]]]) -> Figure:
     return _drawn(lambda axes: _utilisation(axes, curves))
 
 
+def check_place(path: Path) -> None:
+    """Whether a picture can be written there, before hours are simulated for it. Raises :class:`UserError`."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ImportError:
+        raise _missing() from None
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise UserError(f"{path.suffix} is no kind of picture", where=str(path), fix="name a .png, .svg or .pdf")
+    if path.is_dir():
+        raise UserError("is a directory", where=str(path), fix="name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot be written ({error.strerror})", where=str(path), fix="name another file") from error
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError("may not be written", where=str(path), fix="name another file")
+
+
 def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_png(figure, path)
@@ -46,7 +66,11 @@ def _drawn(draw: object) -> Figure:
     try:
         return _figure(draw)  # type: ignore[arg-type]
     except ImportError:
-        raise UserError("there is no matplotlib", where="--figure", fix="pip install 'gruppetto[dashboard]'") from None
+        raise _missing() from None
+
+
+def _missing() -> UserError:
+    return UserError("there is no matplotlib", where="--figure", fix="pip install 'gruppetto[dashboard]'")
 
 
 def _goodput(axes: Axes, rows: Sequence[Row]) -> None:
