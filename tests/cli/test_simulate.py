@@ -103,7 +103,7 @@ def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.Ca
         (["--min-quorum", "3", "--learners", "2"], "min_quorum is 3 but num_learners is 2"),
         (["--trace", "x.jsonl", "--learners", "2", "4"], "a trace of 2 runs"),
         (["--figure", "goodput.xyz"], "goodput.xyz: .xyz is no kind of picture; name a .png"),
-        (["--figure", "/dev/null/goodput.png"], "/dev/null/goodput.png: cannot be written (Not a directory)"),
+        (["--figure", "/dev/null/goodput.png"], "/dev/null/goodput.png: cannot be written (/dev/null is no directory)"),
         (["--figure", "/dev"], "/dev: is a directory; name a file in it"),
         (["nothing.toml"], "nothing.toml: cannot be read (No such file or directory); name a SCENARIO.toml"),
         (["--lerners", "2"], "--lerners is not understood; did you mean --learners?"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.place_for import make_place_for
 from gruppetto.cli.plan_file import run_toml
 from gruppetto.cli.plan_sites import between, read_sites, sites_as_json, sites_text
 from gruppetto.cli.plan_text import as_json, text_of
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     if flags.out is not None and flags.out.exists():
         raise StateError("is there already", where=str(flags.out), fix="name another file")
     if flags.out is not None:
-        _check_place(flags.out)
+        make_place_for(flags.out)
     rounds = as_count(flags.rounds, where="--rounds") if flags.rounds is not None else None
     learners = [as_count(m, where="--learners") for m in flags.learners] or None
     cluster, sites = cluster_of(flags), sites_of(flags)
@@ -131,16 +131,6 @@ def sites_of(flags: Flags) -> tuple[Site, ...]:
     sites = read_sites(Path(flags.sites), gbit_s=as_gbit_s(flags.gbit_s, where="--gbit-s"))
     check_sites(sites)
     return sites
-
-
-def _check_place(out: Path) -> None:
-    """Makes its directory; a plan that takes a minute is not thrown away for want of a place."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(f"cannot be written ({error.strerror})", where=str(out), fix="name another file") from error
-    if not os.access(out.parent, os.W_OK):
-        raise StateError("may not be written", where=str(out), fix="name another file")
 
 
 def _is_file(sites: str) -> bool:

@@ -5,7 +5,6 @@ In the style of :mod:`~gruppetto.report.figures`; matplotlib is imported when so
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check_place", "draw_goodput", "draw_utilisation", "save"]
+__all__ = ["check_kind", "draw_goodput", "draw_utilisation", "save"]
 
 LINES = {
     "data-parallel": ("data parallel", ":"),
@@ -38,8 +37,8 @@ def draw_utilisation(curves: Sequence[tuple[str, Sequence[Demand]]]) -> Figure:
     return _drawn(lambda axes: _utilisation(axes, curves))
 
 
-def check_place(path: Path) -> None:
-    """Whether a picture can be written there, before hours are simulated for it. Raises :class:`UserError`."""
+def check_kind(path: Path) -> None:
+    """Whether matplotlib draws such a picture, before hours are simulated for it. Raises :class:`UserError`."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
@@ -47,14 +46,6 @@ def check_place(path: Path) -> None:
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix and path.suffix[1:].lower() not in kinds:
         raise UserError(f"{path.suffix} is no kind of picture", where=str(path), fix="name a .png, .svg or .pdf")
-    if path.is_dir():
-        raise UserError("is a directory", where=str(path), fix="name a file in it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot be written ({error.strerror})", where=str(path), fix="name another file") from error
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError("may not be written", where=str(path), fix="name another file")
 
 
 def save(figure: Figure, path: Path) -> None:
