@@ -94,6 +94,8 @@ def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.Ca
         (["--systems", "magic"], "--systems: 'magic' is no system"),
         (["--seeds", "0"], "--seeds: is 0; use 1 or more"),
         (["--seeds", "999999999999"], "--seeds: is 999999999999; use at most 100,000"),
+        (["--seeds", "1.5"], "gruppetto: --seeds: a whole number is needed; see gruppetto simulate --help"),
+        (["--seed", "x"], "gruppetto: --seed: a whole number is needed; see gruppetto simulate --help"),
         (["--stride", "0"], "--stride: is 0; use 1 or more"),
         (["--processes", "0"], "--processes: is 0; use 1 or more"),
         (["--table", "tennis"], "'tennis' is no table; use paper"),
