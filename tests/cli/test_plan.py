@@ -194,3 +194,10 @@ def test_sites_that_are_not_understood(
     file.write_text(SITES.replace(was, now))
     assert main(["plan", "--sites", str(file)]) == 2
     assert fix in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_file_is_refused_before_anything_is_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--out", "/dev/null/run.toml"]) == 2
+    assert capsys.readouterr().err == (
+        "gruppetto: /dev/null/run.toml: cannot be written (/dev/null is no directory); name another file\n"
+    )

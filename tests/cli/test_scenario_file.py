@@ -77,6 +77,7 @@ def test_the_command_line_wins_and_a_rival_is_one_job(tmp_path: Path, capsys: py
         ('[[maintenance]]\nat = "1h"\nchips = 64\n', "maintenance.lasts: is missing"),
         ("learner = 3\n", "write [[learner]]"),
         ("hours = true\n", "use a number or a text"),
+        ("stride = [16, 3]\n", "stride: is [16, 3]; use one value"),
     ],
 )
 def test_mistakes_are_one_line_with_the_fix(

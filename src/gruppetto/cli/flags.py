@@ -33,6 +33,9 @@ T = TypeVar("T")
 NOTHING = (None, False, "")
 """Defaults of which the help says nothing: what is not given is not there."""
 
+NO_WHOLE_NUMBER = re.compile(r"Error parsing (--[\w-]+): (?:no type matching \S*INT could|invalid literal for int).*")
+"""What Python and tyro say of a flag that wants one, in their own words."""
+
 
 def positional(metavar: str) -> Any:
     """How the help shows a positional argument: its name alone, in brackets where it may be left out."""
@@ -121,4 +124,5 @@ def _first_sentence(boxed: str) -> str:
     """What a box of tyro's says, without the box."""
     lines = [re.sub(r"^[^\w'\"-]*-? |[^\w.'\"!?)]+$", "", line).strip("─-|+ ") for line in boxed.splitlines()]
     said = [line for line in lines if line]
-    return said[1] if len(said) > 1 else (said[0] if said else "the arguments are not understood")
+    sentence = said[1] if len(said) > 1 else (said[0] if said else "the arguments are not understood")
+    return NO_WHOLE_NUMBER.sub(r"\1: a whole number is needed", sentence)

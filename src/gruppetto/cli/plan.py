@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.place_for import make_place_for
 from gruppetto.cli.plan_file import run_toml
 from gruppetto.cli.plan_sites import between, read_sites, sites_as_json, sites_text
 from gruppetto.cli.plan_text import as_json, text_of
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, one_by_one(arguments), "plan")
     if flags.out is not None and flags.out.exists():
         raise StateError("is there already", where=str(flags.out), fix="name another file")
+    if flags.out is not None:
+        make_place_for(flags.out)
     rounds = as_count(flags.rounds, where="--rounds") if flags.rounds is not None else None
     learners = [as_count(m, where="--learners") for m in flags.learners] or None
     cluster, sites = cluster_of(flags), sites_of(flags)
@@ -84,7 +87,6 @@ def main(arguments: Sequence[str]) -> int:
     found = plan(cluster, learners=learners, progress=_progress)
     toml = run_toml(found, rounds=rounds)
     if flags.out is not None:
-        flags.out.parent.mkdir(parents=True, exist_ok=True)
         flags.out.write_text(toml, encoding="utf-8")
     if flags.json:
         more = {"sites": sites_as_json(found, sites)} if sites else {}

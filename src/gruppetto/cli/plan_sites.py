@@ -34,7 +34,7 @@ KEYS = ("name", "learners", "up", "down", "rtt", "may_serve")
 
 def read_sites(path: Path, *, gbit_s: float) -> tuple[Site, ...]:
     """Raises :class:`SettingError` for what is not understood."""
-    content = read_toml(path)
+    content = read_toml(path, what="file with [[site]] tables")
     check_keys(content, ("site",), where=str(path))
     tables = content.get("site", [])
     if not isinstance(tables, list) or not tables:

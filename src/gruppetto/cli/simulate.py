@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gruppetto.cli.flags import at_most_one, print_json, read_flags
+from gruppetto.cli.place_for import make_place_for
 from gruppetto.cli.quantities import as_count, counted, timed
 from gruppetto.cli.simulate_file import ScenarioFile, read_scenario
 from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, priced, resized, scenario_of
@@ -48,6 +49,11 @@ def main(arguments: Sequence[str]) -> int:
     if flags.table not in (None, *TABLES):
         fix = f"use {' or '.join(TABLES)}"
         raise SettingError(f"{flags.table!r} is no table", where="gruppetto simulate: --table", fix=fix)
+    if flags.figure is not None:
+        from gruppetto.report.clusters import check_kind
+
+        make_place_for(flags.figure)
+        check_kind(flags.figure)
     if flags.table == "bandwidth":
         return _bandwidth(flags)
     scenario = file.applied(priced(scenario_of(flags), flags))

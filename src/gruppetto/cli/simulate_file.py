@@ -27,6 +27,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from gruppetto.cli.quantities import as_count, as_seconds
+from gruppetto.cli.simulate_flags import MANY
 from gruppetto.config.kinds import check_keys, shown
 from gruppetto.config.load import read_toml
 from gruppetto.errors import SettingError
@@ -68,13 +69,15 @@ class ScenarioFile:
 
 def read_scenario(path: Path, flags: type) -> ScenarioFile:
     """Raises :class:`SettingError` for what is not understood."""
-    content = dict(read_toml(path))
+    content = dict(read_toml(path, what="SCENARIO.toml"))
     learners, maintenance = content.pop("learner", []), content.pop("maintenance", [])
     known = [f.name for f in fields(flags) if f.name not in NOT_IN_A_FILE]
     check_keys(content, [*known, "learner", "maintenance"], where=str(path))
     arguments: list[str] = []
     for name, value in content.items():
         flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, list) and flag not in MANY:
+            raise SettingError(f"is {shown(value)}", where=f"{path}: {name}", fix="use one value")
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, bool) or not isinstance(each, int | float | str):
                 raise SettingError(f"is {shown(each)}", where=f"{path}: {name}", fix="use a number or a text")

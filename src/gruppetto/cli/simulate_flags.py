@@ -24,9 +24,10 @@ from gruppetto.sim.paper import FITTED, Hardware, usual_slice
 from gruppetto.sim.rivals import RestartCosts
 from gruppetto.sim.scenario import LIVENESS_S, Outages, Scenario
 
-__all__ = ["Flags", "at_least_one", "chips_of", "one_by_one", "priced", "resized", "scenario_of"]
+__all__ = ["MANY", "Flags", "at_least_one", "chips_of", "one_by_one", "priced", "resized", "scenario_of"]
 
 MANY = ("--chips", "--learners", "--systems", "--fails", "--sites")
+"""Flags that take several values; every other one takes one."""
 TABLE_STRIDE = 16
 
 

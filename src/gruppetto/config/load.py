@@ -148,20 +148,20 @@ def _model(table: Mapping[str, object]) -> ModelSetting:
     return model
 
 
-def read_toml(file: Path) -> Mapping[str, object]:
-    """The tables in a file. Raises :class:`SettingError`."""
+def read_toml(file: Path, *, what: str = "RUN.toml") -> Mapping[str, object]:
+    """The tables in a file, ``what`` as the fix calls it. Raises :class:`SettingError`."""
     try:
         if file.exists() and not file.is_file():  # reading a pipe would wait for ever
-            raise SettingError("cannot be read (it is not a regular file)", where=str(file), fix="name a RUN.toml")
+            raise SettingError("cannot be read (it is not a regular file)", where=str(file), fix=f"name a {what}")
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise SettingError(f"is larger than {MAX_FILE_BYTES} bytes", where=str(file), fix="name a RUN.toml")
+            raise SettingError(f"is larger than {MAX_FILE_BYTES} bytes", where=str(file), fix=f"name a {what}")
         return tomllib.loads(content.decode("utf-8-sig"))
     except SettingError:
         raise
     except OSError as error:
-        raise SettingError(f"cannot be read ({error.strerror})", where=str(file), fix="name a RUN.toml") from error
+        raise SettingError(f"cannot be read ({error.strerror})", where=str(file), fix=f"name a {what}") from error
     except RecursionError as error:
         raise SettingError("nests too many brackets", where=str(file), fix="write each setting plainly") from error
     except ValueError as error:  # what is no TOML, no UTF-8, or a number of thousands of digits

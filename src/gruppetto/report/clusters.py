@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_goodput", "draw_utilisation", "save"]
+__all__ = ["check_kind", "draw_goodput", "draw_utilisation", "save"]
 
 LINES = {
     "data-parallel": ("data parallel", ":"),
@@ -37,6 +37,17 @@ def draw_utilisation(curves: Sequence[tuple[str, Sequence[Demand]]]) -> Figure:
     return _drawn(lambda axes: _utilisation(axes, curves))
 
 
+def check_kind(path: Path) -> None:
+    """Whether matplotlib draws such a picture, before hours are simulated for it. Raises :class:`UserError`."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ImportError:
+        raise _missing() from None
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise UserError(f"{path.suffix} is no kind of picture", where=str(path), fix="name a .png, .svg or .pdf")
+
+
 def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_png(figure, path)
@@ -46,7 +57,11 @@ def _drawn(draw: object) -> Figure:
     try:
         return _figure(draw)  # type: ignore[arg-type]
     except ImportError:
-        raise UserError("there is no matplotlib", where="--figure", fix="pip install 'gruppetto[dashboard]'") from None
+        raise _missing() from None
+
+
+def _missing() -> UserError:
+    return UserError("there is no matplotlib", where="--figure", fix="pip install 'gruppetto[dashboard]'")
 
 
 def _goodput(axes: Axes, rows: Sequence[Row]) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
 
 from gruppetto.errors import SettingError
 from gruppetto.sim.fleet import Fleet
@@ -16,13 +13,11 @@ from gruppetto.sim.party import Party
 from gruppetto.sim.rider import RiderSpec
 from gruppetto.sim.rivals import data_parallel, diloco, elastic
 from gruppetto.sim.scenario import Scenario
+from gruppetto.sim.side_by_side import side_by_side
 from gruppetto.sim.tally import Tally, spread
 from gruppetto.trace.log import TraceWriter
 
 __all__ = ["SYSTEMS", "Outcome", "Row", "fleet_of", "run", "run_all", "tabulate"]
-
-LOOK_EVERY_S = 1.0
-"""How often other processes are looked at for what they have to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +180,7 @@ def run_all(
     """All jobs (system, scenario, seed), the outcomes in the order of the jobs.
 
     ``done`` hears of each as it comes, ``passed`` of how far each in work has come; both by its place in ``jobs``.
+    Whatever ends this early (Ctrl-C, SIGTERM, an error) ends the other processes too, in the middle of a row.
     """
     if processes == 1:
         outcomes: list[Outcome] = []
@@ -192,33 +188,7 @@ def run_all(
             outcomes.append(run(*job, passed=partial(passed, place)))
             done(place, outcomes[-1])
         return outcomes
-    context = get_context("spawn")
-    news: SimpleQueue[tuple[int, float]] = context.SimpleQueue()
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_tell_through, initargs=(news,)) as pool:
-        places = {pool.submit(_run_and_tell, place, job): place for place, job in enumerate(jobs)}
-        unfinished = set(places)
-        while unfinished:
-            ended, unfinished = wait(unfinished, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
-            while not news.empty():
-                passed(*news.get())
-            for future in sorted(ended, key=places.__getitem__):
-                done(places[future], future.result())
-        return [future.result() for future in places]
-
-
-_news: SimpleQueue[tuple[int, float]] | None = None
-"""In a process that simulates for another one: the way back."""
-
-
-def _tell_through(news: SimpleQueue[tuple[int, float]]) -> None:
-    global _news
-    _news = news
-
-
-def _run_and_tell(place: int, job: tuple[str, Scenario, int]) -> Outcome:
-    assert _news is not None
-    tell = _news.put
-    return run(*job, passed=lambda now_s: tell((place, now_s)))
+    return side_by_side(run, jobs, processes=processes, done=done, passed=passed)
 
 
 def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:
