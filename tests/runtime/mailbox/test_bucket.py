@@ -55,6 +55,41 @@ def test_what_a_mailbox_asks_of_a_store(object_store: str) -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    "strays",
+    [
+        ["1/box/../y"],
+        ["1/box//y", "1/box/./y"],
+        ["1/box/bb//y", "1/box/bb/../z/y", "1/box/cc/up/../y"],
+        ["1/box/aa/up/1//y"],
+        ["1/box/cc/../y", "/y", "../y"],
+    ],
+)
+def test_names_that_cannot_be_said_hide_nothing(
+    object_store: str, strays: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody may make them with another client; ours refuses every answer in which one of them occurs."""
+    import boto3
+
+    place = f"strays-{len(strays)}-{len(strays[0])}"
+    ours = ["1/box/aa/body/1", "1/box/aa/up/1", "1/box/bb/down/3", "1/box/bb/up/2", "1/box/cc/up/3"]
+
+    async def test() -> None:
+        store = opened(object_store, f"lab/{place}")
+        for name in ours:
+            await store.put_over(name, b"1")
+        foreign = boto3.client(
+            "s3", endpoint_url=object_store, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+        )
+        for name in strays:
+            foreign.put_object(Bucket="lab", Key=f"{place}/{name}", Body=b"")
+        assert sorted(one.name for one in await store.listing("1/box")) == ours
+        assert await store.folders() == ([] if "/y" in strays else ["1"])
+        assert caplog.text.count("is nothing of a mailbox; delete it") == 1
+
+    run(test())
+
+
 def test_a_bucket_that_is_not_there(object_store: str) -> None:
     async def test() -> None:
         store = opened(object_store, "labour/x")
