@@ -55,6 +55,20 @@ def test_what_a_mailbox_asks_of_a_store(object_store: str) -> None:
     run(test())
 
 
+def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client looks for those of the machine last, at an address that nobody knows."""
+    said = "Error performing PUT http://169.254.169.254/latest/api/token - "
+    store = opened("http://127.0.0.1:1")
+    for trouble, error in (("status code: 403 Forbidden", AddressError), ("error sending request", ConnectionLost)):
+
+        async def fails(*_: object, trouble: str = trouble, **__: object) -> None:
+            raise OSError(said + trouble)
+
+        monkeypatch.setattr(store._library, "get_async", fails)
+        with pytest.raises(error, match="no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "):
+            run(store.get("lease", 1))
+
+
 @pytest.mark.parametrize(
     "strays",
     [
