@@ -38,5 +38,5 @@ def cannot_listen(wrong: OSError, where: str) -> AddressError:
     else:
         fix = "use a free port, or port 0"
     # asyncio's own words name the place once more.
-    said = os.strerror(wrong.errno) if (wrong.errno or 0) > 0 else str(wrong.strerror or wrong)
+    said = os.strerror(wrong.errno) if wrong.errno is not None and wrong.errno > 0 else str(wrong.strerror or wrong)
     return AddressError(f"cannot be listened on ({said[:1].lower()}{said[1:]})", where=where, fix=fix)

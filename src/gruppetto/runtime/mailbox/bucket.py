@@ -237,7 +237,7 @@ class Bucket:
             raise ConnectionLost(f"{where} is not there, or not any more") from wrong
         except (errors.BaseError, OSError) as wrong:
             self._is_no_bucket(wrong)
-            if (stray := stray_in(str(wrong), self._store.prefix or "")) is not None:
+            if (stray := stray_in(str(wrong), getattr(self._store, "prefix", None) or "")) is not None:
                 raise _Stray(stray) from wrong
             denied = isinstance(wrong, errors.PermissionDeniedError | errors.UnauthenticatedError)
             denied = denied or _DENIED.search(str(wrong)) is not None  # of a listing only the text tells

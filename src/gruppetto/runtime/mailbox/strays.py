@@ -22,7 +22,7 @@ def stray_in(text: str, prefix: str) -> str | None:
     >>> stray_in('Path "runs/1/box//y" contained empty path segment', "runs/")
     '1/box//y'
     """
-    found, above = _SAID.search(text), f"{prefix.strip('/')}/"
+    found, above = _SAID.search(text), f"{prefix.strip('/')}/".lstrip("/")
     return found[1].removeprefix(above) if found and found[1].startswith(above) else None
 
 
