@@ -155,7 +155,7 @@ def test_a_bucket_emptied_below_the_syncer_is_no_other_syncer() -> None:
         assert await old.claim(stop)
         await bucket.delete([LEASE])
         with pytest.raises(
-            SeatRemoved, match="the lease was removed from s3://lab/tour.*start this syncer again"
+            SeatRemoved, match=r"the lease was removed from s3://lab/tour.*start this syncer again"
         ) as told:
             await old.renew(begun=True, over=False)
         assert told.value.exit_code == 1
