@@ -7,6 +7,7 @@ import pytest
 from gruppetto.attach.setting import check_exposure, donation_place
 from gruppetto.errors import SettingError
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.mailbox.address import MailboxAddress
 
 FAR, SAFE, HERE = (SyncerAddress.parse(url) for url in ("http://s.example", "https://s.example", "http://127.0.0.1"))
 
@@ -16,6 +17,11 @@ def test_plain_text_to_another_machine_is_asked_for_by_name() -> None:
     check_exposure([FAR], allow_plaintext=True)
     with pytest.raises(SettingError, match=r"^http://s.example:7171: weights and token .* or say allow_plaintext$"):
         check_exposure([SAFE, FAR], allow_plaintext=False)
+    bucket = MailboxAddress.parse("s3://lab/run?endpoint=http://store.example")
+    with pytest.raises(
+        SettingError, match=r"^s3://lab/run: weights .* to the store .*; use endpoint=https://HOST, or say"
+    ):
+        check_exposure([bucket], allow_plaintext=False)
     with pytest.raises(SettingError, match="use True or False"):
         check_exposure([HERE], allow_plaintext="eth0")  # type: ignore[arg-type]
 

@@ -49,6 +49,13 @@ def test_a_run_has_its_papers_in_one_command_and_a_second_one_changes_nothing(
     assert "is not for t.example; say gruppetto certs renew syncer:syncer" in capsys.readouterr().err
 
 
+def test_a_host_that_is_there_anyway_may_be_named(certs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certs", "make", "--dir", certs, "--host", "localhost", "--host", "10.0.0.7"]) == 0
+    assert main(["certs", "show", "--dir", certs]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("syncer")]
+    assert line.split().count("localhost") == 1 and "10.0.0.7" in line
+
+
 def test_revoking_and_coming_back(certs: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["certs", "make", "--dir", certs, "--learner", "a"])
     assert main(["certs", "revoke", "a", "--dir", certs]) == 0

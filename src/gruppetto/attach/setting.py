@@ -14,6 +14,7 @@ from gruppetto.attach.counting import whole_number
 from gruppetto.errors import AddressError, SettingError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Fixed
+from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.runtime.wire import is_name
@@ -161,10 +162,15 @@ def check_exposure(syncers: Sequence[SyncerAddress], *, allow_plaintext: bool) -
         )
     for syncer in syncers:
         if not (syncer.secure or syncer.is_loopback or allow_plaintext):
+            bucket = isinstance(syncer, MailboxAddress)
             raise SettingError(
-                "weights and token would travel in plain text",
+                "weights would travel to the store in plain text"
+                if bucket
+                else "weights and token would travel in plain text",
                 where=str(syncer),
-                fix="use https with ca_file (gruppetto certs makes one), or say allow_plaintext",
+                fix="use endpoint=https://HOST, or say allow_plaintext"
+                if bucket
+                else "use https with ca_file (gruppetto certs makes one), or say allow_plaintext",
             )
 
 

@@ -110,7 +110,7 @@ def _make(flags: Flags, authority: Authority, names: Sequence[str]) -> dict[str,
     for role in (Role.SYNCER, Role.OPERATOR, Role.VIEWER, Role.LEARNER):
         for name in getattr(flags, role.value):
             identity = Identity(role=role, name=name)
-            hosts = (*flags.host, *LOCAL_HOSTS) if role is Role.SYNCER else ()
+            hosts = tuple(dict.fromkeys((*flags.host, *LOCAL_HOSTS))) if role is Role.SYNCER else ()
             if authority.make(identity, days=flags.days, hosts=hosts):
                 made.append(identity.stem)
             elif role is Role.SYNCER and flags.host:
@@ -134,7 +134,7 @@ def _renew(flags: Flags, authority: Authority, names: Sequence[str]) -> dict[str
             "--host is for a syncer", where="gruppetto certs renew", fix="say renew syncer:syncer --host ..."
         )
     for identity in chosen:
-        hosts = (*flags.host, *LOCAL_HOSTS) if flags.host else ()
+        hosts = tuple(dict.fromkeys((*flags.host, *LOCAL_HOSTS))) if flags.host else ()
         authority.renew(identity, days=flags.days, hosts=hosts, new_key=flags.new_key)
     _say(
         flags, f"renewed {', '.join(identity.stem for identity in chosen)}; who watches the file takes it up by himself"

@@ -18,6 +18,7 @@ from gruppetto.dashboard.pages import HEADERS, METRICS, ROOT, Pages
 from gruppetto.errors import AddressError, DataError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.setting import host_and_port, is_loopback
 from gruppetto.trace.log import is_trace
 
@@ -121,9 +122,7 @@ async def _serve(app: web.Application, listen: str, on_ready: Callable[[str], No
         try:
             await site.start()
         except OSError as wrong:
-            raise AddressError(
-                f"cannot be listened on ({wrong.strerror})", where=listen, fix="use a free port, or port 0"
-            ) from wrong
+            raise cannot_listen(wrong, listen) from wrong
         shown = f"[{host}]" if ":" in host else host
         on_ready(f"http://{shown}:{runner.addresses[0][1]}{ROOT}/")
         await stopping.wait()

@@ -11,10 +11,9 @@ from types import TracebackType
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import ENDPOINT_FILE
-from gruppetto.runtime.listening import listening
+from gruppetto.runtime.listening import cannot_listen, listening
 
 __all__ = ["STANDBY_WORDS", "Antechamber", "who_serves"]
 
@@ -53,9 +52,7 @@ class Antechamber:
         except OSError as wrong:
             await self._runner.cleanup()
             where = f"{self._host}:{self._port}"
-            raise AddressError(
-                f"cannot be listened on ({wrong.strerror})", where=where, fix="use a free port, or port 0"
-            ) from wrong
+            raise cannot_listen(wrong, where) from wrong
         port: int = self._runner.addresses[0][1]
         _log.info("a standby, reachable at port %d", port)
         return port

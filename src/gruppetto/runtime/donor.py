@@ -22,12 +22,12 @@ from typing import Protocol
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError
 from gruppetto.protocol.donors import covers
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Cut, digest_of, donation_secret, encode_manifest
 from gruppetto.runtime.http_log import request_log
+from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.security.identity import Identity, Role, identity_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
@@ -127,9 +127,7 @@ class DonationServer:
         except OSError as wrong:
             await self.close()
             where = f"{self._host}:{self._port}"
-            raise AddressError(
-                f"cannot be listened on ({wrong.strerror})", where=where, fix="use a free port"
-            ) from wrong
+            raise cannot_listen(wrong, where) from wrong
         shown = f"[{self._host}]" if ":" in self._host else self._host
         return f"{shown}:{self._runner.addresses[0][1]}"
 

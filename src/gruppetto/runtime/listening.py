@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 
-__all__ = ["BACKLOG", "listening"]
+from gruppetto.errors import AddressError
+
+__all__ = ["BACKLOG", "cannot_listen", "listening"]
 
 BACKLOG = 128
 EVERYWHERE = "::"
@@ -19,3 +23,20 @@ def listening(host: str, port: int) -> socket.socket | None:
     if host != EVERYWHERE or not socket.has_dualstack_ipv6():
         return None
     return socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+
+
+def cannot_listen(wrong: OSError, where: str) -> AddressError:
+    """What to say of a place at which nobody can listen, and what to do.
+
+    >>> str(cannot_listen(OSError(errno.EADDRNOTAVAIL, "cannot assign requested address"), "10.0.0.9:7171"))
+    '10.0.0.9:7171: cannot be listened on (cannot assign requested address); use a name or address of this machine'
+    """
+    if isinstance(wrong, socket.gaierror) or wrong.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        fix = "use a name or address of this machine"
+    elif wrong.errno == errno.EACCES:
+        fix = "use a port above 1023, or port 0"
+    else:
+        fix = "use a free port, or port 0"
+    # asyncio's own words name the place once more.
+    said = os.strerror(wrong.errno) if wrong.errno is not None and wrong.errno > 0 else str(wrong.strerror or wrong)
+    return AddressError(f"cannot be listened on ({said[:1].lower()}{said[1:]})", where=where, fix=fix)

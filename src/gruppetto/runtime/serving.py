@@ -30,6 +30,7 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.security.fresh import server_context
@@ -333,9 +334,7 @@ async def _listen(
         try:
             await site.start()
         except OSError as wrong:
-            raise AddressError(
-                f"cannot be listened on ({wrong.strerror})", where=setting.listen, fix="use a free port, or port 0"
-            ) from wrong
+            raise cannot_listen(wrong, setting.listen) from wrong
         chosen = runner.addresses[0][1]
         shown = f"[{host}]" if ":" in host else host
         endpoint = Endpoint(

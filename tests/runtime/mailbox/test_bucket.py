@@ -55,6 +55,55 @@ def test_what_a_mailbox_asks_of_a_store(object_store: str) -> None:
     run(test())
 
 
+def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client looks for those of the machine last, at an address that nobody knows."""
+    said = "Error performing PUT http://169.254.169.254/latest/api/token - "
+    store = opened("http://127.0.0.1:1")
+    for trouble, error in (("status code: 403 Forbidden", AddressError), ("error sending request", ConnectionLost)):
+
+        async def fails(*_: object, trouble: str = trouble, **__: object) -> None:
+            raise OSError(said + trouble)
+
+        monkeypatch.setattr(store._library, "get_async", fails)
+        with pytest.raises(error, match="no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "):
+            run(store.get("lease", 1))
+
+
+@pytest.mark.parametrize(
+    "strays",
+    [
+        ["1/box/../y"],
+        ["1/box//y", "1/box/./y"],
+        ["1/box/bb//y", "1/box/bb/../z/y", "1/box/cc/up/../y"],
+        ["1/box/aa/up/1//y"],
+        ["1/box/cc/../y", "/y", "../y"],
+    ],
+)
+def test_names_that_cannot_be_said_hide_nothing(
+    object_store: str, strays: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody may make them with another client; ours refuses every answer in which one of them occurs."""
+    import boto3
+
+    place = f"strays-{len(strays)}-{len(strays[0])}"
+    ours = ["1/box/aa/body/1", "1/box/aa/up/1", "1/box/bb/down/3", "1/box/bb/up/2", "1/box/cc/up/3"]
+
+    async def test() -> None:
+        store = opened(object_store, f"lab/{place}")
+        for name in ours:
+            await store.put_over(name, b"1")
+        foreign = boto3.client(
+            "s3", endpoint_url=object_store, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+        )
+        for name in strays:
+            foreign.put_object(Bucket="lab", Key=f"{place}/{name}", Body=b"")
+        assert sorted(one.name for one in await store.listing("1/box")) == ours
+        assert await store.folders() == ([] if "/y" in strays else ["1"])
+        assert caplog.text.count("is nothing of a mailbox; delete it") == 1
+
+    run(test())
+
+
 def test_a_bucket_that_is_not_there(object_store: str) -> None:
     async def test() -> None:
         store = opened(object_store, "labour/x")

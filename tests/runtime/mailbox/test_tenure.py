@@ -15,7 +15,7 @@ from obstore.store import MemoryStore
 from gruppetto.errors import AddressError, ConnectionLost, StateError, SteppedDown
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.runtime.mailbox.bucket import Bucket
-from gruppetto.runtime.mailbox.tenure import LEASE, Lease, Tenure, decode_lease, may_take
+from gruppetto.runtime.mailbox.tenure import LEASE, Lease, SeatRemoved, Tenure, decode_lease, may_take
 
 LEASE_S = 0.003
 """How long the tests wait between two looks; nothing is judged by it."""
@@ -142,6 +142,24 @@ def test_a_later_life_of_the_same_state_takes_the_seat_at_once_and_the_old_one_s
         await new.renew(begun=True, over=False)
         with pytest.raises(StateError, match=r"in epoch 2, and this state is of epoch 1.*newest state directory"):
             await seat("tour", clock, bucket).claim(stop)
+
+    run(test())
+
+
+def test_a_bucket_emptied_below_the_syncer_is_no_other_syncer() -> None:
+    """Whatever watches it may start it again (exit 1, not 3), and the next life takes the seat."""
+
+    async def test() -> None:
+        bucket, clock, stop = Bucket(MemoryStore(), "s3://lab/tour", limit_s=30.0), ManualClock(), asyncio.Event()
+        old = seat("tour", clock, bucket)
+        assert await old.claim(stop)
+        await bucket.delete([LEASE])
+        with pytest.raises(
+            SeatRemoved, match=r"the lease was removed from s3://lab/tour.*start this syncer again"
+        ) as told:
+            await old.renew(begun=True, over=False)
+        assert told.value.exit_code == 1
+        assert await seat("tour", clock, bucket, epoch=2).claim(stop)
 
     run(test())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -17,12 +18,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError, SettingError
+from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.mailbox.address import MailboxAddress
+from gruppetto.runtime.mailbox.strays import BETWEEN, MAX_STRAYS, beside, stray_in
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["Bucket", "Conflict", "Found", "open_bucket"]
+
+_log = logging.getLogger("gruppetto.syncer")
 
 CONNECT_S = 5.0
 LEAST_BYTES_PER_S = 1 << 16
@@ -35,11 +40,21 @@ MAX_LISTED = 50_000
 SAID_CHARS = 300
 NO_TAG = '"00000000000000000000000000000000"'
 _NOISE = re.compile(r"Generic S3 error: | in [0-9.]+[^ ]?s\b")
+_NO_CREDENTIALS = re.compile(r"http://169\.254\.169\.254/latest/")
+"""Where a machine of the cloud would be told its role, and the last place in which they are looked for."""
 _DENIED = re.compile(r"status code: 40[13]\b")
 
 
 class Conflict(Exception):
     """Somebody else has made or changed that object."""
+
+
+class _Stray(Exception):
+    """A name lies there that the store's client cannot say."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,7 @@ class Bucket:
         self._library: Any = importlib.import_module("obstore")
         self._errors: Any = importlib.import_module("obstore.exceptions")
         self._store, self.where, self._limit_s = store, where, limit_s
+        self._complaints = Complaints(_log)
         self.requests: Counter[str] = Counter()
 
     def account(self) -> str:
@@ -116,26 +132,65 @@ class Bucket:
         return True
 
     async def listing(self, folder: str) -> list[Found]:
-        """All that lies below a folder, at this moment."""
+        """All that lies below a folder, at this moment, but for names that the store's client cannot say.
+
+        One of these spoils its whole page. Then the folders beside it are listed one by one, and what comes after it.
+        """
+        found: list[Found] = []
+        todo: list[tuple[str, str | None]] = [(folder, None)]
+        strays = 0
+        while todo and len(found) < MAX_LISTED:
+            inside, after = todo.pop()
+            try:
+                found += await self._listed(inside, after, MAX_LISTED - len(found))
+            except _Stray as stray:
+                strays += 1
+                self._complaints.note(("stray",), f"{self.where}/{stray.name[:200]} is nothing of a mailbox; delete it")
+                if strays > MAX_STRAYS:
+                    raise ConnectionLost(f"{self.where}: too much lies there that is nothing of a mailbox") from stray
+                behind, deeper = beside(stray.name, inside)
+                try:
+                    objects, folders = await self._level(inside) if deeper else ([], [behind])
+                except _Stray:  # another one at this level: what shares a page with both cannot be seen
+                    objects, folders = [], [behind[: -len(BETWEEN)], behind]
+                found += [one for one in objects if after is None or one.name > after]
+                for one in folders:
+                    if one == behind:
+                        todo.append((inside, behind))
+                    elif after is None or one > after:
+                        todo.append((one, None))
+        return found
+
+    async def folders(self) -> list[str]:
+        """Those at the top; none as long as a name lies there that the store's client cannot say."""
+        try:
+            return (await self._level(""))[1]
+        except _Stray as stray:
+            self._complaints.note(("stray",), f"{self.where}/{stray.name[:200]} is nothing of a mailbox; delete it")
+            return []
+
+    async def _listed(self, folder: str, after: str | None, limit: int) -> list[Found]:
+        """Those that come after a name. Raises :class:`_Stray`."""
         found: list[Found] = []
         self.requests["list"] += 1
         with self._troubles(folder):
             async with asyncio.timeout(self._limit_s) as waiting:
-                async for page in self._library.list(self._store, folder, chunk_size=PAGE):
+                async for page in self._library.list(self._store, folder, offset=after, chunk_size=PAGE):
                     self.requests["list"] += bool(found)  # the first page was counted when it was asked for
                     found += [Found(meta["path"], meta["size"]) for meta in page]
-                    if len(found) >= MAX_LISTED:
+                    if len(found) >= limit:
                         break
                     waiting.reschedule(asyncio.get_running_loop().time() + self._limit_s)
         return found
 
-    async def folders(self) -> list[str]:
-        """Those at the top."""
+    async def _level(self, folder: str) -> tuple[list[Found], list[str]]:
+        """What lies in a folder itself, and the folders in it, by their whole names. Raises :class:`_Stray`."""
         self.requests["list"] += 1
-        with self._troubles(""):
+        with self._troubles(folder):
             async with asyncio.timeout(self._limit_s):
-                listed = await self._library.list_with_delimiter_async(self._store)
-                return [str(name).strip("/") for name in listed["common_prefixes"]]
+                listed = await self._library.list_with_delimiter_async(self._store, folder or None)
+        objects = [Found(meta["path"], meta["size"]) for meta in listed["objects"]]
+        return objects, [str(name).strip("/") for name in listed["common_prefixes"]]
 
     async def delete(self, names: Sequence[str]) -> None:
         """Delete these; those that are not there are none the less gone."""
@@ -182,8 +237,16 @@ class Bucket:
             raise ConnectionLost(f"{where} is not there, or not any more") from wrong
         except (errors.BaseError, OSError) as wrong:
             self._is_no_bucket(wrong)
+            if (stray := stray_in(str(wrong), getattr(self._store, "prefix", None) or "")) is not None:
+                raise _Stray(stray) from wrong
             denied = isinstance(wrong, errors.PermissionDeniedError | errors.UnauthenticatedError)
-            if denied or _DENIED.search(str(wrong)):  # of a listing only the text tells
+            denied = denied or _DENIED.search(str(wrong)) is not None  # of a listing only the text tells
+            if _NO_CREDENTIALS.search(str(wrong)):
+                fix = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, say profile=NAME, or give this machine a role"
+                if denied:
+                    raise AddressError("no credentials were found", where=self.where, fix=fix) from wrong
+                raise ConnectionLost(f"{self.where}: no credentials were found; {fix}") from wrong
+            if denied:
                 raise AddressError(
                     f"the store refuses these credentials ({_said(wrong)})",
                     where=self.where,

@@ -25,7 +25,17 @@ from gruppetto.runtime.mailbox.endurance import Endurance
 from gruppetto.runtime.mailbox.letters import MOST
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["LEASE", "LOOKS_A_LEASE", "MAX_LEASE_BYTES", "Lease", "Tenure", "Watch", "decode_lease", "may_take"]
+__all__ = [
+    "LEASE",
+    "LOOKS_A_LEASE",
+    "MAX_LEASE_BYTES",
+    "Lease",
+    "SeatRemoved",
+    "Tenure",
+    "Watch",
+    "decode_lease",
+    "may_take",
+]
 
 _log = logging.getLogger("gruppetto.syncer")
 
@@ -103,6 +113,12 @@ def may_take(lease: Lease, *, run_id: str, epoch: int, silent: bool, where: str)
         where=where,
         fix="start the syncer on that run's state directory, or use another prefix",
     )
+
+
+class SeatRemoved(SteppedDown):
+    """The bucket was emptied below us. Nobody has taken over: a next life of the same state serves in a clean place."""
+
+    exit_code = 1
 
 
 class Watch:
@@ -200,8 +216,8 @@ class Tenure:
                 continue  # another one was quicker
 
     async def renew(self, *, begun: bool, over: bool, ended: bool = False) -> None:
-        """Say that we are still here. Raises :class:`SteppedDown` when another one has the seat, and what the store
-        raises: the lease then stands as it was, or as it should."""
+        """Say that we are still here. Raises :class:`SteppedDown` when another one has the seat, :class:`SeatRemoved`
+        when nobody has, and what the store raises: the lease then stands as it was, or as it should."""
         self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1, begun=begun, over=over, ended=ended)
         for _ in range(2):
             try:
@@ -209,7 +225,12 @@ class Tenure:
                 return
             except Conflict:
                 found = await self._bucket.get(LEASE, MAX_LEASE_BYTES)
-                if found is None or decode_lease(found[0], self._bucket.where).holder != self._own.holder:
+                if found is None:
+                    raise SeatRemoved(
+                        f"the lease was removed from {self._bucket.where}, and maybe all beside it; "
+                        "start this syncer again, on the same state: nothing that was merged is lost"
+                    ) from None
+                if decode_lease(found[0], self._bucket.where).holder != self._own.holder:
                     break
                 self._tag = found[1]  # an earlier renewal has come through, and its answer has not
         raise SteppedDown(f"another syncer serves through {self._bucket.where} by now")
