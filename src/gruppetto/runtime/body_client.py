@@ -86,10 +86,10 @@ class Road:
         self._idle: dict[SyncerAddress, list[BodyStream]] = {}
         self._none_at: set[SyncerAddress] = set()
         self._memory = SharedMemory()
+        self._offers: dict[SyncerAddress, str] = {}
+        """What the syncer there said last of its memory. Its next life says something else."""
         self._keys: dict[SyncerAddress, str] = {}
-        """Of syncers whose memory can be read from here."""
-        self._blind: set[SyncerAddress] = set()
-        """Syncers that cannot read ours, or whose memory turned out not to be readable."""
+        """Of syncers whose memory can be read from here, and who can read ours as far as is known."""
 
     def close(self) -> None:
         for streams in self._idle.values():
@@ -188,17 +188,18 @@ class Road:
 
     def _consider(self, address: SyncerAddress, greeting: str) -> None:
         """A connection is open: is there memory that its syncer shares with us?"""
-        known = self._keys.pop(address, None)
         offer = next((line.partition(":")[2].strip() for line in greeting.splitlines() if _is_offer(line)), "")
-        if not offer or address in self._blind:
+        if offer == self._offers.get(address, ""):
+            return
+        self._offers[address] = offer
+        self._keys.pop(address, None)
+        if not offer:
             return
         try:
             self._keys[address] = read_key(offer)
+            log.info("%s is on this machine: tensors go through shared memory", address)
         except (NotSeen, ProtocolError) as why:
             self._unseen(address, str(why))
-            return
-        if known is None:
-            log.info("%s is on this machine: tensors go through shared memory", address)
 
     def _named(self, address: SyncerAddress, request: Request, body: memoryview | None) -> tuple[Request, bool]:
         """The request, with what is to be said of memory; whether the body is named in it, and need not be sent."""
@@ -211,10 +212,9 @@ class Road:
         return msgspec.structs.replace(request, headers=request.headers | said, resumes=resumes), places is not None
 
     def _unseen(self, address: SyncerAddress, why: str) -> None:
+        """Not again with this syncer, as long as it lives."""
         self._keys.pop(address, None)
-        if address not in self._blind:
-            self._blind.add(address)
-            log.info("%s shares memory with its neighbours, but tensors go through the socket: %s", address, why)
+        log.info("%s shares its memory, but tensors go through the socket: %s", address, why)
 
     async def _dial(self, address: SyncerAddress) -> BodyStream:
         tls = (self._tls or ssl.create_default_context()) if address.secure else None

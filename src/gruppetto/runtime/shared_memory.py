@@ -228,7 +228,7 @@ def _opened(place: _Place) -> Iterator[int]:
             raise NotSeen("it is not the memory that was named")
         descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
-        raise NotSeen("its process is gone, or in another container") from None
+        raise NotSeen("its process is gone, or in another container or machine") from None
     except OSError as wrong:
         raise NotSeen(f"it belongs to somebody else ({wrong.strerror})") from wrong
     try:
