@@ -299,7 +299,9 @@ def main() -> None:
     if args.json:
         print(json.dumps(rows))
         return
-    print("GB/s           raw  checked   ours   of raw (worst to best)  of checked  of plain   cpu s/GB raw  checked  ours")
+    print(
+        "GB/s           raw  checked   ours   of raw (worst to best)  of checked  of plain  cpu s/GB raw  checked  ours"
+    )
     for name, row in rows.items():
         print(
             f"{name:11} {row['raw']:6.2f} {row['checked']:8.2f} {row['ours']:6.2f} {row['share_of_raw']:7.0%}"
