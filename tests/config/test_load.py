@@ -75,6 +75,7 @@ CHANGED: dict[str, object] = {
     "syncer.checkpoints_kept": 4,
     "syncer.max_bytes_per_s": 1e8,
     "syncer.mailbox": "s3://lab/tour",
+    "syncer.shared_memory": False,
     "syncer.shards": 2,
     "syncer.urls": ["https://host-a:7171", "https://host-b:7171"],
     "train.batch_size": 4,

@@ -19,6 +19,7 @@ from gruppetto.runtime.clock import ManualClock
 from gruppetto.runtime.memory import MemoryControl, MemoryLink
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.wire import HelloFrame, ProgressFrame, WelcomeFrame, checksum
 from gruppetto.runtime.worker import InlineWorker
 from gruppetto.trace.log import TraceWriter
@@ -171,6 +172,7 @@ class World:
     def __init__(self, path: Path, protocol: ProtocolSetting, layout: Layout, **setting: Any) -> None:
         self.path, self.protocol, self.layout, self.setting = path, protocol, layout, setting
         self.clock = ManualClock()
+        self.memory: SharedMemory | None = self.setting.pop("memory", None)
         self.learners: list[NumpyLearner] = []
         self.service = self.open()
 
@@ -183,6 +185,7 @@ class World:
             trace=trace or TraceWriter(self.path / "trace.jsonl", {}),
             merger=InlineWorker(),
             disk=InlineWorker(),
+            memory=self.memory,
         )
 
     def restart(self) -> None:

@@ -50,6 +50,8 @@ def _ride(plan: LivePlan, directory: Path, cache: Path) -> RunFailed | None:
     from gruppetto.launch.local import run_local
     from gruppetto.launch.sight import Sight
 
+    # What does not go over a link could not be disturbed there.
+    run = replace(plan.run, syncer=replace(plan.run.syncer, shared_memory=False))
     conductor = Conductor(plan, directory)
     with conductor.disk(), conductor, LiveView(str(directory), plan.run.rounds) as view:
 
@@ -59,7 +61,7 @@ def _ride(plan: LivePlan, directory: Path, cache: Path) -> RunFailed | None:
 
         try:
             unjudged = run_local(
-                plan.run, directory, cache=cache, clock=MonotonicClock(), show=show, routes=conductor.routes
+                run, directory, cache=cache, clock=MonotonicClock(), show=show, routes=conductor.routes
             )
         except RunFailed as broken:
             return broken

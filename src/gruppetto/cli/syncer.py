@@ -184,6 +184,7 @@ def _setting(config: RunConfig, shard: Shard, flags: Flags) -> SyncerSetting:
         checkpoint_every_s=place.checkpoint_every_s,
         checkpoints_kept=place.checkpoints_kept,
         max_bytes_per_s=place.max_bytes_per_s,
+        shared_memory=place.shared_memory,
         run={"train": msgspec.to_builtins(config.train)},
     )
 

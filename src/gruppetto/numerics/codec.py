@@ -64,10 +64,11 @@ class Codec:
         """Bits of one element of a long vector, scales included."""
         return 8 * self.word_bytes / self.block_numel
 
-    def encode(self, values: Float32) -> NDArray[np.uint8]:
-        """The payload of values of any shape, row by row."""
+    def encode(self, values: Float32, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """The payload of values of any shape, row by row; in ``out`` if given."""
         flat = _flat(values)
-        payload = np.empty(self.payload_bytes(flat.size), np.uint8)
+        payload = np.empty(self.payload_bytes(flat.size), np.uint8) if out is None else out
+        assert payload.size == self.payload_bytes(flat.size)
         kernels.encode(flat, self.to_words(payload))
         return payload
 

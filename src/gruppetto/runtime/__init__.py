@@ -14,6 +14,7 @@ The syncer, from the outside in::
 
     assembly       contributions that come in pieces
     surroundings   disk, clocks and losses, for alarms                   antechamber who waits, and who serves
+    shared_memory  bodies that need no socket, at both ends
 
 Both sides share ``wire`` (frames, headers, limits), ``cut`` (the fragments of a run) and ``transport`` (the link's
 shape). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,

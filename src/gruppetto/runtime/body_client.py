@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.body_stream import BodyStream, Bytes, Sink
+from gruppetto.runtime.body_stream import CHUNK_BYTES, BodyStream, Bytes, Sink
 from gruppetto.runtime.body_wire import (
     BODIES_PATH,
     CONTINUE,
+    COPIED,
     GREETING_END,
+    MEMORY_HEADER,
     TRAILER_BYTES,
+    UNSEEN,
     UPGRADE,
     Reply,
     Request,
@@ -22,13 +30,18 @@ from gruppetto.runtime.body_wire import (
 )
 from gruppetto.runtime.dialling import Segments, connected
 from gruppetto.runtime.pacing import Bucket
+from gruppetto.runtime.shared_memory import NotSeen, SharedMemory, copy_from, read_key
 from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum
 
 __all__ = ["Differs", "Road", "RoadReply"]
 
+log = logging.getLogger("gruppetto.learner")
+
 PASSING = frozenset({401, 403, 408, 429})
 """Statuses that do not say that there is no such road here."""
 MAX_IDLE = 8
+MAX_WHY_BYTES = 4096
+CHUNKS_A_TURN = 4
 Moved = Callable[[], None]
 
 
@@ -39,13 +52,23 @@ class Differs(ConnectionLost):
 class RoadReply:
     """What came, as far as it is known before its body is read."""
 
-    def __init__(self, stream: BodyStream, head: Reply) -> None:
-        self._stream, self._head = stream, head
+    def __init__(self, stream: BodyStream, head: Reply, unseen: Callable[[str], None]) -> None:
+        """``unseen`` is told why the memory cannot be read in which the body is."""
+        self._stream, self._head, self._unseen = stream, head, unseen
         self.status, self.headers, self.length = head.status, head.headers, head.length
 
     async def pour(self, sink: Sink, moved: Moved) -> None:
         """The body into its place, which is exactly as long."""
-        await self._stream.fill(sink, moved)
+        places = self.headers.get(MEMORY_HEADER)
+        if places is None:
+            await self._stream.fill(sink, moved)
+            return
+        try:
+            await copy_from(places, sink, moved)
+        except NotSeen as why:
+            self._unseen(str(why))
+            raise ConnectionLost(f"the syncer's memory cannot be read: {why}") from why
+        await self._stream.send(COPIED)
 
     async def read(self, limit: int) -> bytes:
         """A short body. Raises :class:`ProtocolError` for one that is not."""
@@ -65,6 +88,11 @@ class Road:
         self._headers, self._tls, self._segments, self._dial_s = headers, tls, segments, dial_s
         self._idle: dict[SyncerAddress, list[BodyStream]] = {}
         self._none_at: set[SyncerAddress] = set()
+        self._memory = SharedMemory()
+        self._offers: dict[SyncerAddress, str] = {}
+        """What the syncer there said last of its memory. Its next life says something else."""
+        self._keys: dict[SyncerAddress, str] = {}
+        """Of syncers whose memory can be read from here, and who can read ours as far as is known."""
 
     def close(self) -> None:
         """Drop all connections that wait for use."""
@@ -72,6 +100,10 @@ class Road:
             for stream in streams:
                 stream.abort()
         self._idle.clear()
+
+    def room(self, numel: int) -> NDArray[np.float32]:
+        """Fresh memory for a body, to be named rather than sent where that is of use."""
+        return self._memory.allocate(numel) if self._keys else np.empty(numel, np.float32)
 
     async def open(self, address: SyncerAddress) -> BodyStream | None:
         """A connection of our own for a while; None where there is no such road, and everything goes by HTTP. Raises
@@ -92,7 +124,17 @@ class Road:
             except BaseException:
                 stream.abort()
                 raise
+        stream = await self._dial(address)
+        try:
+            await stream.send(self._greeting(address))
+            greeting = await stream.greeting()
+            words = greeting.split(maxsplit=2)
+            status = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
+        except BaseException:
+            stream.abort()
+            raise
         if status == 101:
+            self._consider(address, greeting)
             return stream
         stream.abort()
         if 400 <= status < 500 and status not in PASSING:
@@ -123,6 +165,7 @@ class Road:
         every part of the body that has gone. The reply's body has to be read to its end, or the connection is of no
         further use."""
         sending: asyncio.Task[None] | None = None
+        request, is_named = self._named(address, request, body if pace is None else None)
         try:
             await stream.send(encode(request))
             goes_on, crc = not request.resumes, 0
@@ -132,11 +175,16 @@ class Road:
                 body, crc = _rest(head, body) if goes_on and body is not None else (None, 0)
             if goes_on:
                 if body is not None:
-                    sending = asyncio.create_task(_send(stream, body, crc, sent, pace))
+                    parcel = _vouch(stream, body, sent) if is_named else _send(stream, body, crc, sent, pace)
+                    sending = asyncio.create_task(parcel)
                 head = await stream.head(Reply, moved)  # it may come before all is sent: nobody wants it any more
                 if sending is not None and not head.closes:
                     await sending
-            yield RoadReply(stream, head)
+            reply = RoadReply(stream, head, lambda why: self._unseen(address, why))
+            if is_named and head.status == UNSEEN:
+                self._unseen(address, (await reply.read(MAX_WHY_BYTES)).decode("utf-8", "replace"))
+                raise Differs("the syncer cannot read this process's memory")
+            yield reply
         except BaseException:
             stream.abort()
             raise
@@ -148,6 +196,38 @@ class Road:
             stream.abort()
         else:
             self.give_back(address, stream)
+
+    # ── memory that both ends see ────────────────────────────────────────────────────────────────────────────────
+
+    def _consider(self, address: SyncerAddress, greeting: str) -> None:
+        """A connection is open: is there memory that its syncer shares with us?"""
+        offer = next((line.partition(":")[2].strip() for line in greeting.splitlines() if _is_offer(line)), "")
+        if offer == self._offers.get(address, ""):
+            return
+        self._offers[address] = offer
+        self._keys.pop(address, None)
+        if not offer:
+            return
+        try:
+            self._keys[address] = read_key(offer)
+            log.info("%s is on this machine: tensors go through shared memory", address)
+        except (NotSeen, ProtocolError) as why:
+            self._unseen(address, str(why))
+
+    def _named(self, address: SyncerAddress, request: Request, body: memoryview | None) -> tuple[Request, bool]:
+        """The request, with what is to be said of memory; whether the body is named in it, and need not be sent."""
+        key = self._keys.get(address)
+        if key is None:
+            return request, False
+        places = None if body is None else self._memory.places([body])
+        said = {MEMORY_HEADER: key if places is None else f"{key} {places}"}
+        resumes = request.resumes and places is None  # what is named is there or not: there is nothing to go on with
+        return msgspec.structs.replace(request, headers=request.headers | said, resumes=resumes), places is not None
+
+    def _unseen(self, address: SyncerAddress, why: str) -> None:
+        """Not again with this syncer, as long as it lives."""
+        self._keys.pop(address, None)
+        log.info("%s shares its memory, but tensors go through the socket: %s", address, why)
 
     async def _dial(self, address: SyncerAddress) -> BodyStream:
         tls = (self._tls or ssl.create_default_context()) if address.secure else None
@@ -176,6 +256,22 @@ async def _send(
     """A body, and its checksum behind it; ``crc`` is that of what the syncer has already."""
     crc = await stream.send_body(body, sent, pace, crc=crc)
     await stream.send(crc.to_bytes(TRAILER_BYTES, "big"))
+
+
+async def _vouch(stream: BodyStream, body: memoryview, sent: Callable[[int], None]) -> None:
+    """The checksum of a body that the syncer reads meanwhile."""
+    crc = 0
+    for at in range(0, body.nbytes, CHUNK_BYTES):
+        chunk = body[at : at + CHUNK_BYTES]
+        crc = checksum(chunk, crc)
+        sent(chunk.nbytes)
+        if at // CHUNK_BYTES % CHUNKS_A_TURN == CHUNKS_A_TURN - 1:
+            await asyncio.sleep(0)
+    await stream.send(crc.to_bytes(TRAILER_BYTES, "big"))
+
+
+def _is_offer(line: str) -> bool:
+    return line.lower().startswith(f"{MEMORY_HEADER.lower()}:")
 
 
 def _rest(head: Reply, body: memoryview) -> tuple[memoryview, int]:

@@ -20,7 +20,17 @@ from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.body_stream import BodyStream, Bytes
-from gruppetto.runtime.body_wire import CONTINUE, TRAILER_BYTES, UPGRADE, Reply, Request, encode
+from gruppetto.runtime.body_wire import (
+    CONTINUE,
+    COPIED,
+    MEMORY_HEADER,
+    TRAILER_BYTES,
+    UNSEEN,
+    UPGRADE,
+    Reply,
+    Request,
+    encode,
+)
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.desk import Desk, Inbound, NotHere, Outbound
 from gruppetto.runtime.intake import Upload
@@ -29,6 +39,7 @@ from gruppetto.runtime.patience import patience
 from gruppetto.runtime.security.identity import Deed, Identity
 from gruppetto.runtime.security.porter import Porter, Refusal, Shown
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
+from gruppetto.runtime.shared_memory import NotSeen, SharedMemory, copy_from
 from gruppetto.runtime.wire import CHECKSUM_HEADER, NOT_YOUR_TURN, OFFSET_HEADER
 
 __all__ = ["BodyServer"]
@@ -48,7 +59,8 @@ FRAGMENT = re.compile(r"/v1/fragment/(\d{1,9})")
 
 
 class BodyServer:
-    """All connections of the road of one syncer. ``porter``: says what who has an identity may ask for."""
+    """All connections of the road of one syncer. ``porter``: says what who has an identity may ask for. ``memory``:
+    where the published values are that are offered to who is on this machine; None: everything is sent."""
 
     def __init__(
         self,
@@ -58,7 +70,9 @@ class BodyServer:
         *,
         stall_s: float,
         porter: Porter | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
+        self._memory = memory
         self._desk, self._service, self._complaints, self._stall_s = desk, service, complaints, stall_s
         self._porter = porter
         self._idle: set[BodyStream] = set()
@@ -76,7 +90,10 @@ class BodyServer:
             return web.Response(status=503, text="come again\n")
         if shown is not None and self._of[shown.identity] >= MAX_CONNECTIONS_AN_IDENTITY:
             return web.Response(status=503, text=f"{shown.identity} has too many connections\n")
-        response = web.StreamResponse(status=101, headers={"Upgrade": UPGRADE, "Connection": "Upgrade"})
+        headers = {"Upgrade": UPGRADE, "Connection": "Upgrade"}
+        if self._memory is not None and self._memory.offer is not None:
+            headers[MEMORY_HEADER] = self._memory.offer
+        response = web.StreamResponse(status=101, headers=headers)
         await response.prepare(request)
         response.force_close()
         transport, protocol = request.transport, request.protocol
@@ -128,7 +145,9 @@ class BodyServer:
                 return
             finally:
                 self._idle.discard(stream)
-            exchange = _Exchange(self._desk, self._service, stream, request, self._stall_s, self.pace, speaker, refusal)
+            exchange = _Exchange(
+                self._desk, self._service, stream, request, self._stall_s, self.pace, speaker, refusal, self._memory
+            )
             try:
                 if not await exchange.answer(lambda why, path: self._complain(peer, path, why, speaker)):
                     return
@@ -161,10 +180,14 @@ class _Exchange:
         pace: Bucket | None,
         speaker: LearnerId | None,
         refusal: Callable[[Deed, str], Refusal | None],
+        memory: SharedMemory | None,
     ) -> None:
         self._desk, self._service, self._stream, self._request = desk, service, stream, request
         self._stall_s, self._pace = stall_s, pace
         self._speaker, self._refusal = speaker, refusal
+        key, _, self._places = request.headers.get(MEMORY_HEADER, "").partition(" ")
+        self._memory = memory if memory is not None and memory.is_key(key) else None
+        """To be named to who asks: he has shown that he can read it."""
         self._unread = request.length > 0 and not request.resumes
         """A body is on its way that nobody has read to its end."""
         self._behind = TRAILER_BYTES if request.trails else 0
@@ -216,6 +239,8 @@ class _Exchange:
 
     async def _take_in(self) -> bytes:
         request = self._request
+        if self._places and (self._memory is None or request.resumes):
+            raise NotHere(UNSEEN, "nothing is read from memory for who does not show that he is on this machine")
         body = Inbound(
             headers=request.headers,
             length=request.length,
@@ -239,6 +264,15 @@ class _Exchange:
         await self._stream.fill(upload, moved)
         if self._behind:
             trailer = Bytes(self._behind)
+        if self._places:
+            try:
+                await copy_from(self._places, upload, moved)
+            except NotSeen as why:
+                raise NotHere(UNSEEN, str(why)) from why
+        else:
+            await self._stream.fill(upload, moved)
+        if self._request.trails:
+            trailer = Bytes(TRAILER_BYTES)
             await self._stream.fill(trailer, moved)
             upload.expect(int.from_bytes(trailer.data, "big"))
         self._unread = False
@@ -255,7 +289,9 @@ class _Exchange:
             await self._pour_out(body)
 
     async def _pour_out(self, body: Outbound) -> None:
-        head = encode(Reply(status=200, headers=body.headers, length=body.length))
+        places = None if self._memory is None or self._pace is not None else self._memory.places(body.parts)
+        named = {} if places is None else {MEMORY_HEADER: places}
+        head = encode(Reply(status=200, headers=body.headers | named, length=body.length))
         async with patience(self._stall_s) as time:
             await self._stream.send(head)
 
@@ -263,5 +299,9 @@ class _Exchange:
                 self._service.seen.traffic.down += num_bytes
                 time.moved()
 
+            if places is not None:  # the value stays what it is until he has it
+                await self._stream.fill(Bytes(len(COPIED)), time.moved)
+                sent(body.length)
+                return
             for part in body.parts:
                 await self._stream.send_body(part, sent, self._pace)

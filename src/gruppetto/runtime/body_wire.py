@@ -9,6 +9,11 @@ plain HTTP.
 Two things cannot be said there. A Request that ``resumes`` an upload which broke off waits, before its body, for a
 Reply of status 100 that says from where. And whoever sends ``trails`` the CRC-32 of the body, four bytes, behind it
 instead of naming it in the head, so that he need not read all of it before the first byte leaves.
+
+Who is on the same machine need not send bodies at all (:mod:`~gruppetto.runtime.shared_memory`). A syncer that shares
+memory says where its key is, in :data:`MEMORY_HEADER` of the reply to the upgrade; who shows the key with a Request
+may have the body of the Reply named instead of sent, and says :data:`COPIED` when he has it. A body up is named
+behind the key, and only its checksum follows; a Reply of status :data:`UNSEEN` asks for the body itself.
 """
 
 from __future__ import annotations
@@ -22,10 +27,13 @@ from gruppetto.errors import ProtocolError
 __all__ = [
     "BODIES_PATH",
     "CONTINUE",
+    "COPIED",
     "GREETING_END",
     "LENGTH_BYTES",
     "MAX_HEAD_BYTES",
+    "MEMORY_HEADER",
     "TRAILER_BYTES",
+    "UNSEEN",
     "UPGRADE",
     "Head",
     "Reply",
@@ -42,6 +50,11 @@ MAX_HEAD_BYTES = 1 << 17
 LENGTH_BYTES = 4
 CONTINUE = 100
 TRAILER_BYTES = 4
+MEMORY_HEADER = "Gruppetto-Memory"
+"""The key, and behind a space where the body is; in a Reply only that."""
+COPIED = b"\x01"
+UNSEEN = 421
+"""The memory that was named cannot be read from here."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,7 @@ from gruppetto.runtime.intake import Body, Intake
 from gruppetto.runtime.parameters import Parameters, StepReport
 from gruppetto.runtime.run_checkpoint import RunCheckpoints
 from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.store import Store
 from gruppetto.runtime.switchboard import Switchboard
 from gruppetto.runtime.wire import CloseCode, HelloFrame, WelcomeFrame
@@ -106,8 +107,9 @@ class Engine:
         complaints: Complaints,
         on_change: Callable[[], None],
         saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = (),
+        memory: SharedMemory | None = None,
     ) -> None:
-        """``saved``: the values of the last life, which ``store.state`` belongs to."""
+        """``saved``: the values of the last life, which ``store.state`` belongs to. ``memory``: for published ones."""
         self.layout, self.setting, self.seen = layout, setting, seen
         self._complaints = complaints
         self._store, self._clock, self._trace = store, clock, trace
@@ -131,7 +133,11 @@ class Engine:
         self.fragments_asked = protocol.num_fragments
         self.protocol = replace(protocol, num_fragments=parts.num_fragments)
         self.parameters = Parameters(
-            parts, rules=merge_rules(layout, setting.merge), outer=outer, downlink=DOWNLINKS[setting.downlink]
+            parts,
+            rules=merge_rules(layout, setting.merge),
+            outer=outer,
+            downlink=DOWNLINKS[setting.downlink],
+            allocate=None if memory is None else memory.allocate,
         )
         self.parameters.check_gathering(self.protocol.slots)
         state = store.state

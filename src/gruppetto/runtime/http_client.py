@@ -18,6 +18,8 @@ from types import TracebackType
 
 import aiohttp
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from yarl import URL
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
@@ -165,6 +167,10 @@ class HttpSyncer:
         self.bytes_up, self.bytes_down = 0, 0
         self.pace: Bucket | None = None
         """What goes up is held to this."""
+
+    def room(self, numel: int) -> NDArray[np.float32]:
+        """Fresh memory for bodies that are to go up: best where the syncer can read it."""
+        return self._road.room(numel)
 
     async def __aenter__(self) -> HttpSyncer:
         self._session = self._new_session()

@@ -36,6 +36,7 @@ from gruppetto.runtime.security.strangers import KNOWN, Strangers
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
+from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.wire import (
     MAX_HELLO_BYTES,
     NOT_YOUR_TURN,
@@ -85,6 +86,7 @@ class HttpServer:
         stall_s: float,
         porter: Porter | None = None,
         strangers: Strangers | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
         self._service, self._stall_s = service, stall_s
         self.stall_s = stall_s
@@ -97,7 +99,7 @@ class HttpServer:
         self._model_streams = self._connections = 0
         self._complaints = Complaints(_log)
         self.desk = Desk(service, stall_s)
-        self.bodies = BodyServer(self.desk, service, self._complaints, stall_s=stall_s, porter=porter)
+        self.bodies = BodyServer(self.desk, service, self._complaints, stall_s=stall_s, porter=porter, memory=memory)
         self.request_log = request_log(_log, self._complaints)
         self.app = web.Application(middlewares=[self._guard])
         self.app[KNOWN] = self._is_known

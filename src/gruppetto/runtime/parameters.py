@@ -14,7 +14,7 @@ payload a fragment, for as long as the value is the newest.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import cast
@@ -86,8 +86,15 @@ class Parameters:
     """All fragments of a run."""
 
     def __init__(
-        self, parts: Fragmentation, *, rules: Mapping[str, str], outer: OuterSetting, downlink: Downlink
+        self,
+        parts: Fragmentation,
+        *,
+        rules: Mapping[str, str],
+        outer: OuterSetting,
+        downlink: Downlink,
+        allocate: Callable[[int], Float32] | None = None,
     ) -> None:
+        """``allocate``: makes room for what is published, of so many elements; None: ordinary memory."""
         self.parts, self.outer, self.downlink = parts, outer, downlink
         self._rules = rules
         self._current: dict[Fragment, Value] = {}
@@ -95,6 +102,8 @@ class Parameters:
         self._merges: dict[Fragment, Accumulator] = {}
         kept = 2 if downlink.steps is None else 3
         self._spares = _Spares(most_kept=2 + kept * len(parts.fragments))
+        self._published = _Spares(most_kept=2 + len(parts.fragments), allocate=allocate)
+        """For Θ itself, and its encoding where that is another one."""
         self._norms: dict[Fragment, float] = {}
         """Of the values that this life began with."""
 
@@ -123,7 +132,7 @@ class Parameters:
     def seed(self, fragment: Fragment, body: Body) -> None:
         """Take initial weights as version 0, to be published with all others."""
         self._norms[fragment] = float(np.sqrt(body.inspection.norm_sq.sum()))
-        theta = np.frombuffer(body.payload, "<f4").copy()
+        theta = self._published.copy_of(np.frombuffer(body.payload, "<f4"))
         self._next[fragment] = self._value(Version(0), theta, OUTER_OPTIMIZERS[self.outer.optimizer].init(theta))
 
     def forget_seed(self) -> None:
@@ -163,7 +172,7 @@ class Parameters:
         """Take a value that is durable already as the current one, with all that :attr:`Value.kept` made of it."""
         own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
         parts = len(OUTER_OPTIMIZERS[self.outer.optimizer].init(theta[:0]))
-        value = self._value(version, theta.copy(), own[:parts])
+        value = self._value(version, self._published.copy_of(theta), own[:parts])
         if own[parts:] and self.downlink.steps is not None:  # or it was written when values travelled otherwise
             value.rest = own[-1]
         self._current[fragment] = value
@@ -218,19 +227,19 @@ class Parameters:
         merged_sq = update_sq = 0.0
         for p in fragments:
             merge, old = self._merges.pop(p), self._current[p]
-            theta = self._spares.copy_of(old.theta)
+            theta = self._published.copy_of(old.theta)
             outer_state = tuple(self._spares.copy_of(part) for part in old.outer_state)
             stats = merge.outer_step(theta, outer_state, self.outer.optimizer, self.outer.lr, self.outer.momentum)
             self._spares.put(merge.room)
             degenerate += stats.degenerate
             if not stats.finite:
                 not_finite.append(p)
-                self._spares.put(theta, *outer_state)
+                self._drop(theta, outer_state)
                 continue
             said = self._say(old, theta)
             if said is None:
                 not_finite.append(p)
-                self._spares.put(theta, *outer_state)
+                self._drop(theta, outer_state)
                 continue
             if stats.zero:
                 zero.append(p)
@@ -261,12 +270,21 @@ class Parameters:
         return Step(base=old.checksum, body=body, checksum=checksum(body)), left
 
     def _value(self, version: Version, theta: Float32, outer_state: OuterState) -> Value:
-        body = theta.view(np.uint8) if self.downlink.whole is CODECS["fp32"] else self.downlink.whole.encode(theta)
+        body, whole = theta.view(np.uint8), self.downlink.whole
+        if whole is not CODECS["fp32"]:
+            num_bytes = whole.payload_bytes(theta.size)
+            body = whole.encode(theta, self._published.take(-(-num_bytes // 4)).view(np.uint8)[:num_bytes])
         return Value(version=version, theta=theta, outer_state=outer_state, body=body, checksum=checksum(body))
 
     def _recycle(self, value: Value) -> None:
         if value.retired and value.readers == 0:
-            self._spares.put(value.theta, *value.kept)
+            self._drop(value.theta, value.kept)
+            if self.downlink.whole is not CODECS["fp32"]:
+                self._published.put(value.body)
+
+    def _drop(self, theta: Float32, kept: OuterState) -> None:
+        self._published.put(theta)
+        self._spares.put(*kept)
 
 
 class _Spares:
@@ -277,8 +295,8 @@ class _Spares:
 
     WASTE = 1.25
 
-    def __init__(self, most_kept: int) -> None:
-        self._most_kept = most_kept
+    def __init__(self, most_kept: int, allocate: Callable[[int], Float32] | None = None) -> None:
+        self._most_kept, self._allocate = most_kept, allocate
         self._buffers: list[Float32] = []
         self._lock = Lock()
 
@@ -291,10 +309,10 @@ class _Spares:
         """Room with arbitrary content."""
         return self._take(numel)[:numel]
 
-    def put(self, *arrays: Float32) -> None:
+    def put(self, *arrays: Float32 | NDArray[np.uint8]) -> None:
         """Whatever was taken from here and nobody reads any more."""
         with self._lock:
-            self._buffers += [array if array.base is None else cast(Float32, array.base) for array in arrays]
+            self._buffers += [cast(Float32, array if array.base is None else array.base) for array in arrays]
             del self._buffers[: -self._most_kept]
 
     def _take(self, numel: int) -> Float32:
@@ -302,4 +320,4 @@ class _Spares:
             fitting = [i for i, b in enumerate(self._buffers) if numel <= b.size <= self.WASTE * numel]
             if fitting:
                 return self._buffers.pop(min(fitting, key=lambda i: self._buffers[i].size))
-        return np.empty(numel, np.float32)
+        return np.empty(numel, np.float32) if self._allocate is None else self._allocate(numel)

@@ -40,6 +40,7 @@ from gruppetto.runtime.model_stream import ModelStream
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
+from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.surroundings import Surroundings, is_spoilt
 from gruppetto.runtime.switchboard import refuse
@@ -96,9 +97,12 @@ class SyncerService:
         disk: Worker,
         over: bool = False,
         known: Values | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
-        """``over``, ``known``: see :class:`~gruppetto.runtime.store.Store`; for a standby that takes over."""
+        """``over``, ``known``: see :class:`~gruppetto.runtime.store.Store`; for a standby that takes over. ``memory``:
+        where published values lie that learners of this machine may read themselves."""
         self.protocol, self.setting = protocol, setting
+        self._memory = memory
         self.on_change: Callable[[], None] = _nobody_listens
         self.seen = Observer()
         self.surroundings = Surroundings(setting.state)
@@ -583,6 +587,7 @@ class SyncerService:
             complaints=self.complaints,
             on_change=lambda: self.on_change(),
             saved=saved,
+            memory=self._memory,
         )
 
 

@@ -41,6 +41,7 @@ from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
 from gruppetto.runtime.shard_map import Place, plan_of
+from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.standby import Standby, Takeover
 from gruppetto.runtime.store import StoreInUse, cannot_write, holds_commits
 from gruppetto.runtime.worker import ThreadWorker
@@ -126,6 +127,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     time = clock if clock is not None else MonotonicClock()
     stopping = stop if stop is not None else asyncio.Event()
+    memory = SharedMemory() if setting.shares_memory else None
     heard: list[signal.Signals] = []
 
     def hear(number: signal.Signals) -> None:
@@ -146,6 +148,7 @@ async def serve(
             disk=ThreadWorker("gruppetto-disk", loop),
             over=takeover is not None and takeover.over,
             known=None if takeover is None else takeover.known,
+            memory=memory,
         )
 
     if setting.directory and not (setting.run_id or holds_commits(setting.state)):
@@ -186,6 +189,7 @@ async def serve(
             stall_s=protocol.liveness_s,
             porter=porter,
             strangers=strangers,
+            memory=memory,
         )
         if setting.max_bytes_per_s is not None:
             server.bodies.pace = Bucket(setting.max_bytes_per_s)

@@ -86,6 +86,9 @@ class SyncerSetting:
     """Of those that were taken by themselves, so many of the newest stay. Those that somebody named stay anyway."""
     max_bytes_per_s: float | None = None
     """What all published fragments together may leave at; None: as fast as the link takes them."""
+    shared_memory: bool = True
+    """Learners of the same user on the same machine copy tensors from this process's memory, and it from theirs. Off
+    loopback, or where what leaves is held to a rate, it is not offered."""
 
     def __post_init__(self) -> None:
         if self.fragmenter not in FRAGMENTERS:
@@ -162,6 +165,11 @@ class SyncerSetting:
         if self.tls_cert is not None and self.tls_key is not None:
             return self.tls_cert, self.tls_key
         return None if self.identities is None else (self.identities / "syncer.pem", self.identities / "syncer.key")
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether it is offered."""
+        return self.shared_memory and self.max_bytes_per_s is None and is_loopback(host_and_port(self.listen)[0])
 
     def check_exposure(self) -> None:
         """Off loopback nobody listens by accident without TLS and identities. Raises :class:`AddressError`."""

@@ -160,7 +160,7 @@ class Transfers:
     def cut(self, parts: Fragmentation, uplink: Codec, downlink: Downlink) -> None:
         """The fragments are known now, and how they travel."""
         self.uplink, self._in_steps = uplink, downlink.steps is not None
-        self._bodies = LeasePool(grain=max(1, max(part.numel for part in parts.fragments) // 8))
+        self._bodies = LeasePool(self._http.room, grain=max(1, max(part.numel for part in parts.fragments) // 8))
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """Each runs until it fails: a loop that gives up has lost the connection."""
