@@ -119,20 +119,12 @@ class Road:
             stream = await self._dial(address)
             try:
                 await stream.send(self._greeting(address))
-                words = (await stream.greeting()).split(maxsplit=2)
+                greeting = await stream.greeting()
+                words = greeting.split(maxsplit=2)
                 status = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
             except BaseException:
                 stream.abort()
                 raise
-        stream = await self._dial(address)
-        try:
-            await stream.send(self._greeting(address))
-            greeting = await stream.greeting()
-            words = greeting.split(maxsplit=2)
-            status = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
-        except BaseException:
-            stream.abort()
-            raise
         if status == 101:
             self._consider(address, greeting)
             return stream

@@ -191,7 +191,8 @@ class _Exchange:
         self._unread = request.length > 0 and not request.resumes
         """A body is on its way that nobody has read to its end."""
         self._behind = TRAILER_BYTES if request.trails else 0
-        self._missing, self._began_at = request.length + self._behind, stream.received_bytes
+        self._missing = self._behind if self._places else request.length + self._behind
+        self._began_at = stream.received_bytes
         """So many bytes are to come from there on."""
 
     async def answer(self, complain: Callable[[ProtocolError, str], None]) -> bool:
@@ -261,9 +262,6 @@ class _Exchange:
             self._missing = self._request.length - upload.arrived + self._behind
             self._began_at = self._stream.received_bytes
         self._unread = True
-        await self._stream.fill(upload, moved)
-        if self._behind:
-            trailer = Bytes(self._behind)
         if self._places:
             try:
                 await copy_from(self._places, upload, moved)
@@ -271,8 +269,8 @@ class _Exchange:
                 raise NotHere(UNSEEN, str(why)) from why
         else:
             await self._stream.fill(upload, moved)
-        if self._request.trails:
-            trailer = Bytes(TRAILER_BYTES)
+        if self._behind:
+            trailer = Bytes(self._behind)
             await self._stream.fill(trailer, moved)
             upload.expect(int.from_bytes(trailer.data, "big"))
         self._unread = False

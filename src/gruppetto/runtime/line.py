@@ -8,6 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
@@ -65,6 +68,9 @@ class Line(Protocol):
 
     async def forget(self) -> None:
         """Drop all connections that wait for use: what has ended the control connection may have taken them along."""
+
+    def room(self, numel: int) -> NDArray[np.float32]:
+        """Fresh memory for bodies that are to go up."""
 
     def control(self) -> AbstractAsyncContextManager[Control]: ...
 

@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError, StateError
 from gruppetto.numerics.runs import Runs
@@ -99,6 +101,10 @@ class MailSyncer:
     async def directory(self, address: SyncerAddress | None = None) -> ShardMap | None:
         """One syncer serves through a mailbox."""
         return None
+
+    def room(self, numel: int) -> NDArray[np.float32]:
+        """Fresh memory for bodies that are to go up."""
+        return np.empty(numel, np.float32)
 
     async def forget(self) -> None:
         """Nothing waits for use here: the store's client keeps its connections itself."""
