@@ -23,91 +23,29 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import numpy as np
 
+from gruppetto.chaos.handmade import LAYOUT, Peer
 from gruppetto.chaos.malformed import malformed_frames
 from gruppetto.launch.ask import find_endpoint
-from gruppetto.numerics import Layout, TensorSpec
-from gruppetto.protocol.messages import Announcement, Answer, Applied, Ask, Begin, Goodbye, Heartbeat, Hello, Progress
+from gruppetto.protocol.messages import Goodbye, Heartbeat, Hello, Progress
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.security.identity import Identity, Role
 from gruppetto.runtime.security.issuing import Authority
 from gruppetto.runtime.security.places import papers_of
 from gruppetto.runtime.wire import (
-    FROM_SYNCER,
     HelloFrame,
     ProgressFrame,
     checksum,
-    decode_frame,
-    encode_answer,
     encode_frame,
 )
 
-LAYOUT = Layout(tensors=(TensorSpec(name="a", shape=(7,), dtype="float32"),))
-BODY = np.ones(7, np.float32).tobytes()
 WAYS = 4
 """Connections of the attacker's at a time."""
 
 
-class Good:
-    """A learner that does all rightly, one round after another."""
-
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
-        self.http, self.url, self.round = http, url, 0
-
-    async def join(self) -> None:
-        self.socket = await self.http.ws_connect(f"{self.url}/v1/control", max_msg_size=0)
-        await self.socket.send_bytes(
-            encode_frame(HelloFrame.of(Hello(learner="a", session="s", layout_hash=LAYOUT.layout_hash), LAYOUT))
-        )
-        seed = np.zeros(7, np.float32).tobytes()
-        headers = {
-            "Gruppetto-Learner": "a",
-            "Gruppetto-Incarnation": "1",
-            "Gruppetto-Checksum": f"{checksum(seed):08x}",
-        }
-        while True:  # until the hello has been heard
-            async with self.http.put(f"{self.url}/v1/seed/0", data=seed, headers=headers) as reply:
-                if reply.status == 200:
-                    break
-            await asyncio.sleep(0.05)
-        await self.progress(Applied(fragment=0, version=0, at_tokens=0))
-        await self.until(Begin)
-
-    async def ride(self) -> None:
-        self.round = t = self.round + 1
-        beat = encode_frame(Heartbeat(learner="a", incarnation=1))
-        async with self.http.post(f"{self.url}/v1/heartbeat", data=beat) as reply:
-            assert reply.status == 204
-        await self.progress()
-        await self.until(Ask)
-        answer = Answer(
-            learner="a", incarnation=1, epoch=1, round=t, fragment=0, base_version=t - 1, steps=1, tokens=10,
-            total_tokens=10 * t, cursor=t, layout_hash=LAYOUT.layout_hash,
-        )  # fmt: skip
-        headers = {
-            "Gruppetto-Answer": encode_answer(answer),
-            "Gruppetto-Codec": "fp32",
-            "Gruppetto-Checksum": f"{checksum(BODY):08x}",
-        }
-        async with self.http.put(f"{self.url}/v1/contribution/{t}/0", data=BODY, headers=headers) as reply:
-            assert (await reply.read()).endswith(b"taken"), reply.status
-        await self.until(Announcement)
-        await self.progress(Applied(fragment=0, version=t, at_tokens=10 * t))
-
-    async def progress(self, *applied: Applied) -> None:
-        news = Progress(
-            learner="a", incarnation=1, epoch=1, clock=self.round, step_s=0.1, steps=self.round, tokens=10 * self.round,
-            cursor=self.round, applied=applied,
-        )  # fmt: skip
-        await self.socket.send_bytes(encode_frame(ProgressFrame(progress=news)))
-
-    async def until(self, kind: type[Any]) -> None:
-        while True:
-            message = await self.socket.receive()
-            assert message.type is aiohttp.WSMsgType.BINARY, message
-            if isinstance(decode_frame(message.data, FROM_SYNCER), kind):
-                return
+async def ride(good: Peer) -> None:
+    assert await good.beat() == 204
+    await good.ride()
 
 
 def valid_frames() -> list[bytes]:
@@ -164,8 +102,7 @@ async def attack(certs: Path, url: str, pid: int, messages: int) -> dict[str, An
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls))
 
     async with session("a") as mine, session("b") as theirs:
-        good = Good(mine, url)
-        await good.join()
+        good = await Peer(mine, url, "a").join()
         marks: list[int] = []
         began = time.perf_counter()
         for part in range(10):
@@ -173,7 +110,7 @@ async def attack(certs: Path, url: str, pid: int, messages: int) -> dict[str, An
                 *(pelt(theirs, url, messages // 10 // WAYS, part * WAYS + way, codes) for way in range(WAYS))
             )
             while not pelting.done():
-                await good.ride()
+                await ride(good)
                 await asyncio.sleep(0.05)
             await pelting
             marks.append(resident_bytes(pid))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from tests.docs.regression import training
 
 import gruppetto
 from gruppetto.attach.integrations.torchtitan import RidesAlong, Section
@@ -26,17 +26,6 @@ from gruppetto.runtime.setting import SyncerSetting
 Names = dict[str, Any]
 HERE = "http://127.0.0.1:7171"
 """Where the pages have their syncer."""
-
-
-class Regression(nn.Module):
-    """Called like a Hugging Face model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> SimpleNamespace:
-        return SimpleNamespace(loss=((self.layer(x) - y) ** 2).mean())
 
 
 class Rider:
@@ -65,13 +54,7 @@ class Writer:
 
 
 def _loop(_: ExitStack) -> Names:
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 4, generator=draw)
-    batch = {"x": x, "y": x.sum(dim=1, keepdim=True)}
-    with torch.random.fork_rng():
-        model = Regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return {"model": model, "optimizer": optimizer, "loader": iter(lambda: batch, None), "gruppetto": gruppetto}
+    return {**training(), "gruppetto": gruppetto}
 
 
 def _beside_a_learner(_: ExitStack) -> Names:

@@ -8,30 +8,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from torch import nn
+from tests.docs.regression import training
 
 import gruppetto
 from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Regression(nn.Module):
-    """Called like a Hugging Face model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> SimpleNamespace:
-        return SimpleNamespace(loss=((self.layer(x) - y) ** 2).mean())
 
 
 @pytest.fixture
@@ -60,14 +47,9 @@ def test_the_three_lines(syncer: str) -> None:
     assert block is not None
     code = block.group(1).replace("http://127.0.0.1:7171", syncer)
     assert syncer in code
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(64, 4, generator=draw)
-    batch = {"x": x, "y": x.sum(dim=1, keepdim=True)}
-    with torch.random.fork_rng():
-        model = Regression()
+    names = training()
+    model, batch = names["model"], next(names["loader"])
     first = model(**batch).loss.item()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    names: dict[str, Any] = {"model": model, "optimizer": optimizer, "loader": iter(lambda: batch, None)}
     exec(compile(code, "README.md", "exec"), names)
     learner = names["learner"]
     assert isinstance(learner, gruppetto.Learner)

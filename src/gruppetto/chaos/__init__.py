@@ -2,9 +2,10 @@
 
 A seed makes a world and what goes wrong in it (:mod:`~gruppetto.chaos.plan`, :mod:`~gruppetto.chaos.draw`). The cores,
 the backlog and the switchboard that ship run in it (:mod:`~gruppetto.chaos.world`, with its
-:mod:`~gruppetto.chaos.learner`, :mod:`~gruppetto.chaos.syncer`, :mod:`~gruppetto.chaos.network` and
-:mod:`~gruppetto.chaos.disk`). First anything may fail and nothing may be wrong (:mod:`~gruppetto.chaos.observers`);
-then all faults end, and progress must resume within a bound (:mod:`~gruppetto.chaos.recovery`).
+:mod:`~gruppetto.chaos.learner`, which has :mod:`~gruppetto.chaos.holdings` and :mod:`~gruppetto.chaos.transfers`, and
+:mod:`~gruppetto.chaos.syncer`, :mod:`~gruppetto.chaos.network` and :mod:`~gruppetto.chaos.disk`). First anything may
+fail and nothing may be wrong (:mod:`~gruppetto.chaos.observers`); then all faults end, and progress must resume within
+a bound (:mod:`~gruppetto.chaos.recovery`).
 
 What is found is made small (:mod:`~gruppetto.chaos.shrink`). Wrong cores prove that the fuzzer sees
 (:mod:`~gruppetto.chaos.canaries`), and the smallest world is tried out completely (:mod:`~gruppetto.chaos.exhaust`).

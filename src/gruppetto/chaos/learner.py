@@ -1,18 +1,19 @@
-"""A learner's process: the shipping core and the shipping backlog, in a loop made of planned boundaries."""
+"""A learner's process: the shipping core in a loop made of planned boundaries, and its link to the syncer."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gruppetto.chaos.cut import Part
 from gruppetto.chaos.giving import Giver, Search
+from gruppetto.chaos.holdings import Holdings
 from gruppetto.chaos.network import Road, Wire
 from gruppetto.chaos.plan import LONGEST_PAUSE_S, LearnerPlan
 from gruppetto.chaos.record import Checkpoint
-from gruppetto.chaos.truth import Batch, Cargo, Content, Work
+from gruppetto.chaos.transfers import Transfers
+from gruppetto.chaos.truth import Batch, Content
 from gruppetto.protocol.actions import (
     Apply,
     DropRests,
@@ -25,7 +26,6 @@ from gruppetto.protocol.actions import (
     TakeSnapshot,
 )
 from gruppetto.protocol.events import (
-    Arrived,
     Boundary,
     LearnerEvent,
     Leaving,
@@ -34,12 +34,9 @@ from gruppetto.protocol.events import (
     StateSaved,
     StepDone,
     StepStarted,
-    Taken,
 )
-from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress, Refusal
-from gruppetto.protocol.state import LearnerState
-from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
-from gruppetto.runtime.backlog import Backlog, Offer
+from gruppetto.protocol.messages import Answer, Deferred, Heartbeat, Marked, Progress, Refusal
+from gruppetto.protocol.units import NEVER, Fragment, LearnerId
 from gruppetto.runtime.wire import Frame, WelcomeFrame
 
 if TYPE_CHECKING:
@@ -49,8 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["LearnerProcess"]
 
 FIRST_PAUSE_S = 0.1
-UPLOADS, DOWNLOADS = 2, 4
-"""Transfers at a time."""
 FINAL_WEIGHTS_S = 10.0
 """How long a finished learner waits for the last weights."""
 PARTING_S = 3.0
@@ -84,7 +79,6 @@ class LearnerProcess:
         )
         self.checkpoint: Checkpoint | None = None
         self.road: Road = world.roads[plan.name]
-        self.backlog = Backlog()
         self.wire: Wire | None = None
         self.alive, self.paused, self.left = True, False, False
         self.parting = False
@@ -106,31 +100,16 @@ class LearnerProcess:
         self.record = world.records[plan.name]
         self._rng = random.Random(f"{world.plan.seed} {session}")
         self._held: list[Callable[[], None]] = []
-        self._connections = 0
-        self._uploading = 0
-        self._pulling: set[Fragment] = set()
         self._pause_s = FIRST_PAUSE_S
-        self._wanted_seed = False
         self._then: Callable[[], object] = _nothing_follows
-        self.of_old_life: set[Fragment] = set()
-        """Fragments that hold work of a life whose account is closed."""
-        self._arrived: dict[Fragment, Content] = {}
-        self._bases: dict[Fragment, Content] = {}
-        self._batches: dict[Fragment, list[Batch]] = {}
-        self._snapshots: dict[Fragment, Work] = {}
-        self._sent: dict[Fragment, Work] = {}
-        self._rests: dict[Fragment, int] = {}
-        """Whose rest is owed, by the number of the snapshot."""
-        self._left: dict[Fragment, dict[tuple[int, int], int]] = {}
-        """What is left of those sent, by round and tokens."""
+        self.holdings = Holdings(self, checkpoint, same_life=same_life)
+        self.transfers = Transfers(self, feed=self._feed, give_up=self._give_up)
+        self.backlog = self.transfers.backlog
         self.giver = Giver(self)
         self.search: Search | None = None
         self._own = own
         if checkpoint is not None:
             self.core.restore(checkpoint.state, same_life=same_life)
-            self._bases = dict(checkpoint.bases)
-            self._rests = dict(checkpoint.rests) if same_life else {}
-            self._batches = {p: list(batches) for p, batches in checkpoint.batches.items()}
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +120,12 @@ class LearnerProcess:
 
     @property
     def bases(self) -> Mapping[Fragment, Content]:
-        return self._bases
+        return self.holdings.bases
+
+    @property
+    def at(self) -> SyncerProcess | None:
+        """The life of the syncer that it is connected to."""
+        return self.wire.syncer if self.wire is not None else None
 
     def start(self) -> None:
         self._dial()
@@ -177,7 +161,7 @@ class LearnerProcess:
         elif self.present:
             self.left, self.parting = True, False
             if self.wire is not None and self.core.linked:
-                self._send_frames(self.wire)
+                self.transfers.send_frames(self.wire)
                 self.wire.up(self.core.goodbye())
                 self.wire.hang_up()
             self._then()
@@ -209,6 +193,10 @@ class LearnerProcess:
                 actions = self.core.step(self.world.engine.now, frame)  # type: ignore[arg-type]
                 self.world.watch.ghost_answered(frame, actions)
 
+    def stir(self) -> None:
+        """The road is free again."""
+        self.awake(self.transfers.pump)
+
     def _dial(self) -> None:
         if not self.present or self.wire is not None:
             return
@@ -218,10 +206,6 @@ class LearnerProcess:
             return
         self.wire = Wire(self, syncer, self.world.engine, self.world.plan.ping_s)
         self.wire.open(self.core.hello())
-
-    def _at(self) -> SyncerProcess | None:
-        """The life of the syncer that it is connected to."""
-        return self.wire.syncer if self.wire is not None else None
 
     def _dial_again(self) -> None:
         self.later(self._pause_s * self._rng.uniform(0.5, 1.0), self._dial)
@@ -241,7 +225,7 @@ class LearnerProcess:
                 self.welcomed_at = max(self.welcomed_at, welcome.round)
                 if self.core.is_newborn(welcome):
                     self.backlog.new_life()
-                    self.of_old_life = set(self._bases)
+                    self.holdings.another_life()
                 self._feed(welcome)
             case Refusal():
                 self.refusal = frame
@@ -254,23 +238,23 @@ class LearnerProcess:
         if wire is not self.wire:
             return
         self.wire = None
-        self._connections += 1
-        for _ in range(self._uploading):
-            self.backlog.uploaded()
-        for fragment in self._pulling:
-            self.backlog.pulled(fragment)
-        self._uploading = 0
-        self._pulling.clear()
+        self.transfers.broke_off()
         if wire.welcomed:
             self._feed(LinkDown())
             self.backlog.link_down()
         self._dial_again()
 
+    def _give_up(self, wire: Wire) -> None:
+        """Nothing comes of this connection any more: another one is made."""
+        if self.alive and wire is self.wire:
+            wire.hang_up()
+            self.on_closed(wire)
+
     def _beat(self) -> None:
         """On a connection of its own; one that cannot be sent now is given up."""
         if self.present:
             if self.core.linked and not self.road.blocked and self.world.syncer is not None:
-                beat, at = Heartbeat(learner=self.name, incarnation=self.core.incarnation), self._at()
+                beat, at = Heartbeat(learner=self.name, incarnation=self.core.incarnation), self.at
                 self.road.carry(lambda: self.world.tell(beat, at))
             self.later(self.world.setting.liveness_s / 4, self._beat)
 
@@ -282,7 +266,7 @@ class LearnerProcess:
         self.world.record(now, self.name, event, actions)
         for action in actions:
             self._perform(action)
-        self._pump()
+        self.transfers.pump()
         if not self.begun:
             # Before training starts, nothing forbids touching the parameters at once.
             if self.core.wants_boundary:
@@ -297,7 +281,7 @@ class LearnerProcess:
             case Progress():
                 self.backlog.report(action)
             case Answer():
-                self._offer(action)
+                self.backlog.offer(self.holdings.offer(action))
             case Deferred():
                 self.backlog.defer(action)
             case Marked():
@@ -307,20 +291,18 @@ class LearnerProcess:
             case Pull():
                 self.backlog.want(action.fragment, action.version)
             case Seed():
-                self._wanted_seed = True
+                self.transfers.seed_wanted = True
             case Recover():
                 self.search = Search(self, action, self._own)
                 self.search.begin()
             case Apply():
-                self._apply(action)
+                self.holdings.apply(action)
             case KeepRest():
-                kept = self._left.pop(action.fragment, {}).get((action.round, action.tokens))
-                if kept is not None:
-                    self._rests[action.fragment] = kept
+                self.holdings.keep_rest(action)
             case DropRests():
-                self._rests, self._left = {}, {}
+                self.holdings.drop_rests()
             case TakeSnapshot():
-                self._snapshots = {p: self._work(p) for p in action.fragments}
+                self.holdings.take_snapshots(action.fragments)
             case _:
                 raise AssertionError(action)
 
@@ -346,22 +328,17 @@ class LearnerProcess:
     def _finish_step(self, batch: Batch, stamp: int) -> None:
         self.stepping = False
         self.trained += batch.tokens
-        for batches in self._batches.values():
-            batches.append(batch)
+        self.holdings.trained(batch)
         self._feed(StepDone(tokens=batch.tokens, cursor=self.core.cursor + 1))
         self.world.watch.step_done(self, stamp)
         if self.core.steps % self.plan.checkpoint_every == 0 and self.core.synchronised:
-            self.checkpoint = self._saved(self.core.snapshot())
+            self.checkpoint = self.holdings.saved(self.core.snapshot())
         self.giver.at_boundary()
         self._start_step()
 
-    def _saved(self, state: LearnerState) -> Checkpoint:
-        held = {p: tuple(batches) for p, batches in self._batches.items()}
-        return Checkpoint(state=state, bases=dict(self._bases), batches=held, rests=dict(self._rests))
-
     def _save_part(self, action: SaveState) -> None:
         """Copied now, written in the background."""
-        part = Part(plan=self.plan.name, checkpoint=self._saved(action.state))
+        part = Part(plan=self.plan.name, checkpoint=self.holdings.saved(action.state))
 
         def written() -> None:
             self.world.parts[action.mark, self.name, action.state.incarnation] = part
@@ -384,156 +361,14 @@ class LearnerProcess:
         self._feed(Boundary())
         self.leave()
 
-    def _work(self, fragment: Fragment) -> Work:
-        base = self._bases[fragment]
-        return Work(
-            session=self.core.session,
-            number=self.world.new_number(),
-            base=base.number,
-            base_version=base.version,
-            batches=tuple(self._batches[fragment]),
-            finite=self.world.engine.now >= self.sick_until,
-            scale=1000.0 if self.world.engine.now < self.huge_until else 1.0,
-            cosine=-0.5 if self.world.engine.now < self.backward_until else 0.3,
-        )
-
-    def _apply(self, action: Apply) -> None:
-        p = action.fragment
-        # A new life may be told to apply what it holds again.
-        arrived = self._arrived.pop(p, None) or self._bases[p]
-        self.world.watch.applied(self, action, arrived, self._bases.get(p))
-        self.of_old_life.discard(p)
-        sent = self._sent.pop(p, None)
-        kept: list[Batch] = []
-        if action.mode is ApplyMode.CARRY:
-            assert sent is not None
-            kept = self._batches[p][len(sent.batches) :]
-        self._bases[p], self._batches[p] = arrived, kept
-
-    def _offer(self, answer: Answer) -> None:
-        work = self._snapshots.get(answer.fragment)
-        self.world.watch.offered(self, answer, work, self._bases[answer.fragment])
-        assert work is not None
-        life = (answer.epoch, answer.incarnation)
-        work = replace(work, life=life, owes=self._rests.get(answer.fragment, 0), at=self.world.engine.now)
-        self._sent[answer.fragment] = work
-        self.backlog.offer(Offer(answer=answer, base=Cargo(None), theta=Cargo(work)))
-
     def recovered(self, found: Mapping[Fragment, Content]) -> None:
         """The search for a state is over; these are the bases that it brought."""
         if not self.core.search_stands:
             found = {}
-        for p, content in found.items():
-            waiting = self._arrived.get(p)
-            if waiting is None or waiting.version <= content.version:
-                self._arrived[p] = content
+        self.holdings.found(found)
         fragments = range(self.world.setting.num_fragments)
         versions = tuple(found[p].version if p in found else NEVER for p in map(Fragment, fragments))
         self._feed(Recovered(versions=versions))
-
-    # ── transfers ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def stir(self) -> None:
-        """The road is free again."""
-        self.awake(self._pump)
-
-    def _pump(self) -> None:
-        """Send and fetch all that can be sent and fetched now."""
-        wire = self.wire
-        if wire is None or not wire.welcomed or self.left:
-            return
-        if self.road.blocked and not self.road.holds:
-            return
-        self._send_frames(wire)
-        if self._wanted_seed:
-            self._wanted_seed = False
-            learner, incarnation = self.name, self.core.incarnation
-            self.road.carry(
-                lambda: self.world.seed(learner, incarnation, wire.syncer), lost=lambda: self._give_up(wire)
-            )
-        while self._uploading < UPLOADS and (job := self.backlog.next_upload()) is not None:
-            assert isinstance(job, Offer) and isinstance(job.theta, Cargo) and job.theta.what is not None
-            self._upload(job.answer, job.theta.what)
-        while len(self._pulling) < DOWNLOADS and (wanted := self.backlog.next_pull()) is not None:
-            self._download(wire, *wanted)
-
-    def _send_frames(self, wire: Wire) -> None:
-        for frame in self.backlog.take_frames():
-            self.record.said.append(frame)
-            wire.up(frame)
-
-    def _upload(self, answer: Answer, work: Work) -> None:
-        """Until it is delivered, or its round is over."""
-        self._uploading += 1
-        self.record.contributed.append((answer, work))
-        connection, at = self._connections, self._at()
-        self._left.setdefault(answer.fragment, {})[answer.round, answer.tokens] = work.number
-        tokens = 0
-
-        def contribute() -> None:
-            nonlocal tokens
-            tokens = self.world.contribute(answer, work, at)
-
-        def delivered() -> None:
-            if connection == self._connections:
-                self._uploaded(answer, tokens)
-
-        def send() -> None:
-            if connection != self._connections:
-                return
-            if self.core.newest_round >= answer.round or self.core.epoch != answer.epoch:
-                self._uploaded(answer, 0)
-                return
-            self.road.carry(
-                contribute,
-                delivered=lambda: self.awake(delivered),
-                lost=lambda: self.later(FIRST_PAUSE_S, send),
-                may_repeat=True,
-            )
-
-        send()
-
-    def _uploaded(self, answer: Answer, tokens: int) -> None:
-        """``tokens``: those of the contribution that is in, by the syncer's reply."""
-        self._uploading -= 1
-        self.backlog.uploaded()
-        if tokens:
-            number = self._left.get(answer.fragment, {}).get((answer.round, tokens), 0)
-            self.world.watch.told_of(number)
-            self._feed(Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens))
-        self._pump()
-
-    def _download(self, wire: Wire, fragment: Fragment, version: Version) -> None:
-        self._pulling.add(fragment)
-        connection = self._connections
-
-        def serve() -> None:
-            content = self.world.serve(fragment, wire.syncer)
-            if content is None or content.version < version:
-                self.road.carry(lambda: self._give_up(wire))
-            else:
-                self.road.carry(
-                    lambda: self.awake(lambda: self._downloaded(connection, fragment, content)),
-                    lost=lambda: self._give_up(wire),
-                )
-
-        self.road.carry(serve, lost=lambda: self._give_up(wire))
-
-    def _downloaded(self, connection: int, fragment: Fragment, content: Content) -> None:
-        if connection != self._connections or self.left:
-            return  # a transfer ends with the connection that it was started under
-        self._pulling.discard(fragment)
-        self.backlog.pulled(fragment)
-        waiting = self._arrived.get(fragment)
-        if waiting is None or waiting.version < content.version:
-            self._arrived[fragment] = content
-        self._feed(Arrived(fragment=fragment, version=content.version))
-
-    def _give_up(self, wire: Wire) -> None:
-        """A transfer has failed for good: the connection is made anew."""
-        if self.alive and wire is self.wire:
-            wire.hang_up()
-            self.on_closed(wire)
 
 
 def _nothing_follows() -> None:

@@ -316,7 +316,7 @@ class Watch:
         if process.astray_until:
             return
         key = (action.fragment, action.version)
-        again = action.fragment in process.of_old_life  # a new life applies its bases once more
+        again = action.fragment in process.holdings.of_old_life  # a new life applies its bases once more
         is_news = base is None or arrived.version >= base.version + (0 if again else 1)
         fine = self._values.get(key) == arrived.number and is_news
         _demand(fine, "durable-before-applied", lambda: f"{process.name} applies {arrived} over {base}")

@@ -14,21 +14,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gruppetto.config.groups import GroupEntry
-from gruppetto.errors import AddressError, SettingError
-from gruppetto.numerics.codec import CODECS
-from gruppetto.numerics.deal import MAX_SHARDS
-from gruppetto.numerics.downlink import DOWNLINKS
-from gruppetto.numerics.fragments import FRAGMENTERS
-from gruppetto.numerics.merge import rule_for
-from gruppetto.numerics.outer import OUTER_PRESETS, OuterSetting, choose_outer
+from gruppetto.config.merging import CodecChoice, FragmentsChoice, MergeChoice, OuterChoice
+from gruppetto.config.processes import LaunchChoice, LearnerEntry, SyncerPlace
+from gruppetto.errors import SettingError
+from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.runtime.checkpoint_timer import check_checkpoints
-from gruppetto.runtime.mailbox.address import MailboxAddress, address_of
-from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
 from gruppetto.train.setting import TrainSetting
 
 __all__ = [
@@ -43,10 +37,6 @@ __all__ = [
     "SyncerPlace",
 ]
 
-MAX_STEP_S = 86_400.0
-MAX_SLOWDOWN = 1e6
-"""A step of milliseconds takes an hour then; a sleep knows no longer times than years."""
-MAX_RESTARTS = 1000
 ALONE = GroupEntry(name="alone")
 """Of learners that are named in no group."""
 

@@ -25,7 +25,6 @@ from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.backlog import Backlog
-from gruppetto.runtime.client import until_one_ends
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.leases import Lease
@@ -33,6 +32,7 @@ from gruppetto.runtime.orders import Welcomed
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.redial import Redial
 from gruppetto.runtime.transfers import Tensors, Transfers
+from gruppetto.runtime.until_one_ends import until_one_ends
 from gruppetto.runtime.wire import WelcomeFrame
 
 __all__ = ["RankClient"]

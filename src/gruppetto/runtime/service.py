@@ -4,34 +4,28 @@ Everything here happens in one thread and at once; what takes long is given to a
 transport (:mod:`~gruppetto.runtime.http_server`, :mod:`~gruppetto.runtime.memory`) calls in with encoded frames and
 bodies, empties the connections, and calls :meth:`SyncerService.tick` no later than :attr:`SyncerService.wake_at`.
 
+One class in four files: :mod:`~gruppetto.runtime.service_standing` (what it has in hand, how it begins and ends),
+:mod:`~gruppetto.runtime.bodies_in` (what comes in), :mod:`~gruppetto.runtime.on_offer` (what can be had), and this one:
+what learners say, the time, and the end.
+
 Whatever is malformed raises :class:`ProtocolError` before the core hears of it, is counted, and changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict
 
-from gruppetto.errors import GruppettoError, ProtocolError, RunFailed, SteppedDown
-from gruppetto.numerics.kernels import Float32
-from gruppetto.numerics.layout import Layout
-from gruppetto.numerics.outer import OuterState, choose_outer
-from gruppetto.numerics.runs import Runs
+from gruppetto.errors import GruppettoError, ProtocolError, SteppedDown
 from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver
 from gruppetto.protocol.alarm_table import ALARMS
-from gruppetto.protocol.events import LinkLost, Seeded
-from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
+from gruppetto.protocol.events import LinkLost
+from gruppetto.protocol.messages import Deferred, Goodbye, Heartbeat, Marked, Progress, Refusal, RefusalReason
 from gruppetto.protocol.reception import refusal_for
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
-from gruppetto.runtime.assembly import PieceUpload
-from gruppetto.runtime.checkpoint_timer import CheckpointTimer
-from gruppetto.runtime.clock import Clock
-from gruppetto.runtime.complaints import Complaints
+from gruppetto.protocol.units import LearnerId, Round
+from gruppetto.runtime.bodies_in import BodiesIn, NotAsked, Room
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.engine import Engine, is_older
 from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
@@ -43,6 +37,7 @@ from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
 from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.surroundings import Surroundings, is_spoilt
+from gruppetto.runtime.on_offer import OnOffer
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
@@ -53,8 +48,6 @@ from gruppetto.runtime.wire import (
     check_wire_version,
     decode_frame,
 )
-from gruppetto.runtime.worker import Worker
-from gruppetto.trace.log import TraceWriter
 
 __all__ = ["NotAsked", "NotYours", "Room", "SyncerService"]
 
@@ -62,10 +55,6 @@ _log = logging.getLogger("gruppetto.syncer")
 
 NOT_FOR_METRICS = frozenset({"self", "t", "who", "kind", "steps"})
 """Names that mean something else in a note of the trace."""
-
-
-class NotAsked(ProtocolError):
-    """Initial weights from a learner that was not asked for them, or is not any more: its picture of the run is old."""
 
 
 class NotYours(ProtocolError):
@@ -228,6 +217,8 @@ class SyncerService:
         if self.engine is not None and not isinstance(self.failure, SteppedDown):
             self.engine.note_ledger()
         self._store.close()
+class SyncerService(BodiesIn, OnOffer):
+    """One syncer on its state directory. Raises :class:`StateError` when that cannot be used."""
 
     # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,254 +312,45 @@ class SyncerService:
             if self.engine.core.members.get(beat.learner) is not None:
                 self.surroundings.heard(beat.learner, wall_s)
 
+    def _note_metrics(self, news: Progress, metrics: Mapping[str, float]) -> None:
+        fields = {name: value for name, value in metrics.items() if name not in NOT_FOR_METRICS}
+        self._trace.note(self._clock.now(), news.learner, "metrics", steps=news.steps, **fields)
+
+    # ── time, and what is seen meanwhile ─────────────────────────────────────────────────────────────────────────
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self.engine is None:
+            return
+        now = self._clock.now()
+        if self._timer.is_due(now):
+            self._timer.begin_anew(now)
+            if self.engine.core.phase is not Phase.SEEDING and not self.over:
+                self.engine.checkpoints.take_by_timer(self.engine.core.round)
+        self.engine.tick()
+
     def look_around(self) -> None:
         """See what no message tells: room on the disk, clocks, losses. To be called now and then."""
         if self.engine is not None and not self.over:
             live = [member.learner for member in self.engine.core.members.live()]
             self.engine.feed(self.surroundings.look(live, self.seen.metrics, numel=self.engine.layout.numel))
 
-    # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def room_for(self, answer: Answer, codec: str, length: int, runs: Runs | None = None) -> Room:
-        """Where a contribution goes that is announced as ``length`` bytes in ``codec``, or such a piece of one."""
-        engine = self.engine_for(answer.fragment)
-        wanted = engine.contributions.codec.name
-        if codec != wanted:
-            raise ProtocolError(f"contributions of this run come as {wanted}, not {codec[:32]!r}")
-        if runs is None:
-            engine.contributions.check(engine.parameters.spec(answer.fragment), length)
-            return Room(engine.contributions, engine.contributions.has_room)
-        engine.halves.check(runs, length)
-        return Room(engine.halves.intake, partial(engine.halves.has_room, answer, runs))
-
-    def wants(self, answer: Answer) -> bool:
-        """The contribution would be merged now: it is worth a buffer, and the reading."""
-        return self.engine is not None and self.engine.wants(answer) and not self.engine.superseded(answer)
-
-    def turn_away(self, answer: Answer, runs: Runs | None = None) -> str:
-        """Refuse a contribution that is not wanted, unread. Why, the learner hears on its control connection: once, of
-        several pieces with the first one."""
-        engine = self.engine_for(answer.fragment)
-        if not engine.wants(answer) and (runs is None or runs.bounds[0][0] == 0):
-            engine.turn_away(answer)
-        return "dropped"
-
-    def open_contribution(
-        self, answer: Answer, codec: str, length: int, crc: int | None, runs: Runs | None = None
-    ) -> Upload | PieceUpload:
-        """Take a buffer for a contribution of ``length`` bytes, or for a piece. Only while there is room for it.
-
-        ``crc``: None if its checksum comes behind it.
-        """
-        self.room_for(answer, codec, length, runs)
-        engine = self.engine_for(answer.fragment)
-        spec = engine.parameters.spec(answer.fragment)
-        if runs is None:
-            return engine.contributions.open(spec, length, crc)
-        engine.halves.drop(lambda half: is_older(half, than=answer))
-        return engine.halves.open(answer, spec, runs, length, crc)
-
-    def tokens_taken(self, answer: Answer) -> int:
-        """Of how many tokens this learner's contribution to that round is made, if one has been taken; else 0."""
-        return self.engine_for(answer.fragment).core.tokens_taken(answer)
-
-    def contribute(self, answer: Answer, upload: Upload | PieceUpload) -> str:
-        """The body is here. "taken" or "dropped"; why it was dropped the learner hears on its control connection.
-        "held": it is a piece, and others are to come."""
-        engine = self.engine_for(answer.fragment)
-        if isinstance(upload, Upload):
-            body = upload.finish()
-            self.seen.traffic.up += len(body.payload)
-        else:
-            self.seen.traffic.up += upload.length
-            whole = engine.halves.finish(answer, upload)
-            if whole is None:
-                return "held"
-            body = whole
-        return "taken" if engine.decide(answer, body) else "dropped"
-
-    def room_for_seed(
-        self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, runs: Runs | None
-    ) -> Room:
-        """Where the initial weights of a fragment go, or a piece of them."""
-        engine = self.engine_for(fragment)
-        if runs is None:
-            return Room(engine.seeds, engine.seeds.has_room)
-        half = learner, incarnation, fragment
-        return Room(engine.seed_halves.intake, partial(engine.seed_halves.has_room, half, runs))
-
-    def open_seed(
-        self,
-        learner: LearnerId,
-        incarnation: Incarnation,
-        fragment: Fragment,
-        length: int,
-        crc: int | None,
-        runs: Runs | None = None,
-    ) -> Upload | PieceUpload:
-        """Take a buffer for initial weights, from the learner that was asked for them."""
-        engine = self.engine_for(fragment)
-        self._check_seeder(learner, incarnation)
-        spec = engine.parameters.spec(fragment)
-        if runs is None:
-            return engine.seeds.open(spec, length, crc)
-        return engine.seed_halves.open((learner, incarnation, fragment), spec, runs, length, crc)
-
-    def seed(
-        self, learner: LearnerId, incarnation: Incarnation, fragment: Fragment, upload: Upload | PieceUpload
-    ) -> None:
-        """The initial weights of one fragment are here, or a piece. With the last one the run goes on."""
-        engine = self.engine_for(fragment)
-        self._check_seeder(learner, incarnation)
-        if isinstance(upload, Upload):
-            body = upload.finish()
-        else:
-            whole = engine.seed_halves.finish((learner, incarnation, fragment), upload)
-            if whole is None:
-                return
-            body = whole
-        try:
-            self.seen.traffic.up += len(body.payload)
-            if not body.inspection.finite:
-                raise ProtocolError(f"the initial weights of fragment {fragment} hold NaN or infinity")
-            engine.parameters.seed(fragment, body)
-        finally:
-            body.release()
-        if engine.parameters.seed_is_complete:
-            engine.seeder = None
-            value_norms = engine.parameters.value_norms()
-            engine.feed(Seeded(learner=learner, incarnation=incarnation, value_norms=value_norms))
-
-    def is_seeder(self, learner: LearnerId, incarnation: Incarnation) -> bool:
-        """It was asked for the initial weights, and nobody else has been since."""
-        return self.engine is not None and self.engine.seeder == (learner, incarnation)
-
-    def engine_for(self, fragment: Fragment) -> Engine:
-        """The engine, if it has this fragment."""
-        if self.engine is None:
-            raise ProtocolError("no learner has said yet what the model looks like")
-        if not 0 <= fragment < len(self.engine.parameters.parts.fragments):
-            raise ProtocolError(f"there is no fragment {fragment}")
-        return self.engine
-
-    # ── what is on offer ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def drop_halves(self) -> None:
-        """Something has happened: give up the half answers that nobody wants any more."""
-        if self.engine is not None:
-            self.engine.drop_halves()
-
-    def runs_of(self, fragment: Fragment, text: str) -> Runs:
-        """The elements of a fragment that a header names; at least one. Raises :class:`ProtocolError`."""
-        runs = Runs.decode(text, self.engine_for(fragment).parameters.spec(fragment).numel)
-        if not runs.bounds:
-            raise ProtocolError("a piece of a fragment without elements")
-        return runs
-
-    def borrow(self, fragment: Fragment) -> Value | None:
-        """The published value of a fragment, to be given back; None while there is none."""
-        return self.engine_for(fragment).parameters.current(fragment)
-
-    def borrow_model(self) -> ModelStream | None:
-        """All published values, of one moment, each to be given back; None while there are none."""
-        engine = self.engine
-        if engine is None or not engine.parameters.seeded:
-            return None
-        parts = engine.parameters.parts
-        values: dict[Fragment, Value] = {}
-        for p in map(Fragment, range(len(parts.fragments))):
-            value = engine.parameters.current(p)
-            assert value is not None
-            values[p] = value
-        return ModelStream(engine.layout, parts, values, engine.core.published_round, self.setting.shard)
-
-    def give_back(self, *values: Value) -> None:
-        """Their reader has gone."""
-        assert self.engine is not None
-        for value in values:
-            self.engine.parameters.release(value)
-
-    def hear_of(self, place: Place, peer: str) -> None:
-        """A shard is announced, from the address ``peer``. Raises :class:`SettingError` for one that does not fit."""
-        self.look_at_layout()
-        self.directory.hear(place, self._clock.now(), peer)
-
-    def look_at_layout(self) -> None:
-        """The directory compares layouts, as soon as one is known."""
-        if self.engine is not None:
-            self.directory.layout_hash = self.engine.layout.layout_hash
-
-    def take_checkpoint(self, name: str) -> dict[str, Any]:
-        """Begin a checkpoint of the whole run; how it stands.
-
-        Raises :class:`StateError` for an impossible name, and while another one is being taken.
-        """
-        if not self.setting.shard.is_whole:
-            why = f"the {self.setting.shard.of} shards of this run cannot be cut at one moment; each is durable alone"
-            return {"mark": name, "stage": "refused", "why": why}
-        if self.engine is None:
-            return {"mark": name, "stage": "refused", "why": "the run has no weights yet; ask again when it has begun"}
-        self.engine.checkpoints.take(name)
-        report = self.checkpoint_report()
-        assert report is not None
-        return report
-
-    def checkpoint_report(self) -> dict[str, Any] | None:
-        """How the newest checkpoint stands; None if nobody has asked this process for one."""
-        if self.engine is None or self.engine.checkpoints.report is None:
-            return None
-        report, mark = self.engine.checkpoints.report, self.engine.core.open_mark
-        if report["stage"] == "waiting" and mark is not None and mark.mark == report["mark"]:
-            return {**report, "waiting_for": mark.waiting_for}
-        return report
-
-    def status(self) -> dict[str, Any]:
-        """What people and tools see; the keys are explained in :mod:`gruppetto.runtime.health`."""
-        now, where = self._clock.now(), self.directory.map()
-        shards = {"shard": str(self.setting.shard), "shards": {str(k): url for k, url in where.addresses.items()}}
-        if self.engine is None:
-            told = status_before_the_first_learner(
-                self.protocol, self.seen, run_id=self.run_id, epoch=self.epoch, now=now
-            )
-            return {**told, **shards}
-        return {**status_of(self.engine.core, self.seen, now), **shards}
-
-    # ── beginning ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _claim(self) -> None:
-        """Take up what the last life left."""
-        self._store.claim_epoch()
-        if self._store.state is None:
-            return
-        self.engine = self._make_engine(self._store.layout(), list(self._store.load()))
-        self._tell_what_was_found()
-        self.engine.tick()
-
-    def _tell_what_was_found(self) -> None:
-        """In the log, as an alarm, and on the trace."""
+    def warn(self, kind: AlarmKind, text: str) -> None:
+        """Raise an alarm about what the core knows nothing of; "" withdraws it."""
         now = self._clock.now()
-        for text in self._store.notices:
-            _log.info("%s: %s", self.setting.state, text)
-        for text in self._store.found:
-            _log.warning("%s: %s", self.setting.state, text)
-            self.seen.saw(now, Alarm(kind=AlarmKind.DAMAGED, text=f"{text}. {ALARMS[AlarmKind.DAMAGED].action}"))
-        if self._store.found or self._store.unseen:
-            self._trace.note(
-                now,
-                "syncer",
-                "recovery",
-                found=self._store.found,
-                unseen=self._store.unseen,
-                damaged=[value.fragment for value in self._store.damaged],
-            )
+        if text:
+            _log.warning("%s", text)
+            self.seen.saw(now, Alarm(kind=kind, text=f"{text}. {ALARMS[kind].action}"))
+        else:
+            self.seen.saw(now, AlarmOver(kind=kind))
 
-    def _check_seeder(self, learner: LearnerId, incarnation: Incarnation) -> None:
-        if not self.is_seeder(learner, incarnation):
-            raise NotAsked(f"nobody asked {learner[:128]} (incarnation {incarnation}) for initial weights")
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _note_metrics(self, news: Progress, metrics: Mapping[str, float]) -> None:
-        fields = {name: value for name, value in metrics.items() if name not in NOT_FOR_METRICS}
-        self._trace.note(self._clock.now(), news.learner, "metrics", steps=news.steps, **fields)
+    def say_farewell(self) -> None:
+        """The syncer stops: tell the learners, who will dial until it is back."""
+        self._stopping = True
+        if self.engine is not None:
+            self.engine.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
 
     def _make_engine(
         self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = ()
@@ -589,6 +371,15 @@ class SyncerService:
             saved=saved,
             memory=self._memory,
         )
+    def stop(self) -> None:
+        """Make what is published durable, and decide nothing more; :attr:`stopped` when that is done, or cannot be."""
+        if self.engine is not None:
+            self.engine.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing is left to be made durable, or the authority or the engine is gone."""
+        return self.engine is None or self.failure is not None or self.over or self.engine.stopped
 
 
 def _check_speaker(connection: Connection, learner: LearnerId) -> None:
@@ -607,7 +398,3 @@ def _cannot_serve(why: Exception) -> Refusal:
         _log.error("a learner's model could not be taken in", exc_info=why)
     text = str(why) or type(why).__name__
     return Refusal(reason=RefusalReason.LAYOUT, text=f"this syncer cannot serve the learner's model: {text[:500]}")
-
-
-def _nobody_listens() -> None:
-    pass

@@ -1,88 +1,61 @@
-"""The syncer as a process: the service, its threads, its timer, its address and its end."""
+"""The syncer as a process: the service with its threads, from the claim on the state directory to the end."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import resource
 import secrets
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError, SettingError, SteppedDown
+from gruppetto.errors import AddressError, SettingError
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
 from gruppetto.protocol.actions import AlarmKind
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.address_book import ENDPOINT_FILE
 from gruppetto.runtime.announcing import Announcer
 from gruppetto.runtime.antechamber import Antechamber, who_serves
+from gruppetto.runtime.at_its_address import at_its_address
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
-from gruppetto.runtime.durable import write_durably
+from gruppetto.runtime.endpoint import Endpoint
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.mailbox.address import MailboxAddress
+from gruppetto.runtime.mailbox.serving import through_the_mailbox
+from gruppetto.runtime.many_files import MANY_FILES, allow_many_files
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.security.fresh import server_context
 from gruppetto.runtime.security.places import CA
 from gruppetto.runtime.security.porter import Porter
-from gruppetto.runtime.security.strangers import PATIENCE_S, Strangers, WatchedSite
+from gruppetto.runtime.security.strangers import PATIENCE_S, Strangers
 from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
 from gruppetto.runtime.shard_map import Place, plan_of
 from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.standby import Standby, Takeover
-from gruppetto.runtime.store import StoreInUse, cannot_write, holds_commits
+from gruppetto.runtime.store import StoreInUse, holds_commits
+from gruppetto.runtime.upkeep import Timer, look_around, renew_lease
 from gruppetto.runtime.worker import ThreadWorker
 from gruppetto.trace.log import TraceWriter
 
-__all__ = ["ENDPOINT_FILE", "Endpoint", "run_syncer", "serve"]
+__all__ = ["ENDPOINT_FILE", "MANY_FILES", "Endpoint", "allow_many_files", "run_syncer", "serve"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
-ENDPOINT_FILE = "endpoint.json"
 BEATS_A_LEASE = 4
-LOOK_S = 10.0
-"""From one look at disk, clocks and losses to the next."""
-REQUESTS_A_STALL = 3.0
-"""A request to an object store may take this part of the time after which a silent learner is dead."""
-LAST_COMMIT_S = 10.0
-"""How long the last commit is tried when the syncer stops."""
-MANY_FILES = 1 << 16
-SHUTDOWN_S = 2.0
-"""How long transfers under way may go on when the syncer stops."""
-MAX_HEADER_BYTES = 1 << 16
-"""Of one header: the runs that a rank holds of a fragment may be many."""
-LEAST_IDLE_S, LIVES_OF_IDLENESS = 75.0, 4.0
-"""A connection on which nothing is asked for so long, in seconds and in liveness periods, is closed."""
-Annex = Callable[[web.Application, SyncerService, Porter | None], None]
 LONG_S = 2.0
 """A start that takes longer is explained."""
-SHORTEST_WAIT_S = 0.001
-"""A timer may fire a little early; it is not set again for less than this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Where a syncer listens. Written to endpoint.json in its state directory while it does."""
-
-    url: str
-    run_id: str
-    epoch: int
-    pid: int
-    control: str = field(repr=False)
-    """Who can read it on this machine may ask for checkpoints; new in every life of the syncer."""
+Annex = Callable[[web.Application, SyncerService, Porter | None], None]
 
 
 def run_syncer(
@@ -172,14 +145,14 @@ async def serve(
             return heard[0] if heard else None
         service = taken
     watching: asyncio.Task[None] | None = None
-    renewal = asyncio.create_task(_renew_lease(service, setting.lease_s / BEATS_A_LEASE))
-    lookout = asyncio.create_task(_look_around(service))
+    renewal = asyncio.create_task(renew_lease(service, setting.lease_s / BEATS_A_LEASE))
+    lookout = asyncio.create_task(look_around(service))
     try:
         # Compiled before anybody can be kept waiting by it.
         said = loop.call_later(LONG_S, _log.info, "making ready to merge: the first time on a machine takes a while")
         await loop.run_in_executor(None, warm, _codecs(setting))
         said.cancel()
-        timer = _Timer(service, time, loop)
+        timer = Timer(service, time, loop)
         control = secrets.token_hex(16)
         strangers = Strangers(now=loop.time, patience_s=min(PATIENCE_S, max(1.0, protocol.liveness_s)))
         server = HttpServer(
@@ -215,9 +188,9 @@ async def serve(
 
         service.on_change = look
         look()
-        async with _mailbox(service, server, setting, time, stopping) as serves:
+        async with through_the_mailbox(service, server, setting, time, stopping) as serves:
             if serves:
-                await _listen(service, server, strangers, setting, tls, on_ready, stopping, control, stopped)
+                await at_its_address(service, server, strangers, setting, tls, on_ready, stopping, control, stopped)
         timer.stop()
     finally:
         renewal.cancel()
@@ -230,48 +203,6 @@ async def serve(
     if service.failure is not None:
         raise service.failure
     return heard[0] if heard else None
-
-
-@asynccontextmanager
-async def _mailbox(
-    service: SyncerService, server: HttpServer, setting: SyncerSetting, clock: Clock, stopping: asyncio.Event
-) -> AsyncIterator[bool]:
-    """Serve through the mailbox as well, where there is one; False if we are to stop before it is ours."""
-    if not setting.mailbox:
-        yield True
-        return
-    from gruppetto.runtime.mailbox.bucket import open_bucket  # takes a library that few need
-    from gruppetto.runtime.mailbox.server import LOOKS_A_STALL, MailServer
-
-    address, rarest_s = MailboxAddress.parse(setting.mailbox), server.stall_s / LOOKS_A_STALL
-    if address.poll_s > rarest_s:
-        raise SettingError(
-            f"poll is {address.poll_s:g} s, and a learner is dead after {server.stall_s:g} s without a word",
-            where="syncer.mailbox",
-            fix=f"use poll={rarest_s:g} or less, or raise run.liveness_s",
-        )
-    mail = MailServer(
-        open_bucket(address, limit_s=server.stall_s / REQUESTS_A_STALL),
-        service,
-        server.desk,
-        poll_s=address.poll_s,
-        stall_s=server.stall_s,
-        lease_s=setting.lease_s,
-        clock=clock,
-    )
-    if not await mail.claim(stopping):
-        yield False
-        return
-    running = asyncio.create_task(mail.run())
-    running.add_done_callback(lambda _: stopping.set())
-    try:
-        yield True
-    finally:
-        await mail.close()
-        if not running.done():
-            running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
 
 async def _take_over(
