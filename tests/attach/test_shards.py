@@ -46,7 +46,6 @@ def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_wei
     for one, shard in zip(learner._hands.everybody, (first, second), strict=True):
         assert fetch_status(shard.url)["learners"]["rider"]["state"] == "left"
         # Of two fragments one may be on its way up when notice comes, and the other one down: then none is given ahead.
-        left = {p for p in range(one.core.num_fragments) if one.core.c_steps(p) and p not in one.core._sent}
         left = {p for p in range(len(one.core.fragments)) if one.core.c_steps(p) and p not in one.core._sent}
         assert not left, "each shard was given all work of its own fragments"
     assert any(one.client.given for one in learner._hands.everybody)

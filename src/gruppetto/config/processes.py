@@ -58,6 +58,10 @@ class SyncerPlace:
     max_bytes_per_s: float | None = None
     """What all that learners download may leave at together, in bytes a second: some 90 % of the link leaves room for
     heartbeats where its queue is deep. Without it, as fast as the link takes it."""
+    shared_memory: bool = True
+    """Learners of the same user on the syncer's own machine copy tensors from its memory, and it from theirs: no socket
+    is needed (Linux). Only where it listens on loopback, and what leaves is not held to a rate; who cannot see its
+    memory does without."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.listen.rpartition(":")

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from gruppetto.errors import AddressError
 from gruppetto.runtime.announcing import Announcer
 from gruppetto.runtime.endpoint import Endpoint, forget_endpoint, write_endpoint
 from gruppetto.runtime.http_server import HttpServer
+from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.security.strangers import Strangers, WatchedSite
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
@@ -65,9 +65,7 @@ async def at_its_address(
         try:
             await site.start()
         except OSError as wrong:
-            raise AddressError(
-                f"cannot be listened on ({wrong.strerror})", where=setting.listen, fix="use a free port, or port 0"
-            ) from wrong
+            raise cannot_listen(wrong, setting.listen) from wrong
         chosen = runner.addresses[0][1]
         shown = f"[{host}]" if ":" in host else host
         endpoint = Endpoint(

@@ -27,17 +27,8 @@ from gruppetto.protocol.round import Phase
 from gruppetto.protocol.units import LearnerId, Round
 from gruppetto.runtime.bodies_in import BodiesIn, NotAsked, Room
 from gruppetto.runtime.connection import Connection
-from gruppetto.runtime.engine import Engine, is_older
-from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
-from gruppetto.runtime.intake import Intake, Upload
-from gruppetto.runtime.model_stream import ModelStream
-from gruppetto.runtime.parameters import Value
-from gruppetto.runtime.setting import SyncerSetting
-from gruppetto.runtime.shard_map import Place, ShardDirectory, plan_of
-from gruppetto.runtime.shared_memory import SharedMemory
-from gruppetto.runtime.store import Identity, Store, Values
-from gruppetto.runtime.surroundings import Surroundings, is_spoilt
 from gruppetto.runtime.on_offer import OnOffer
+from gruppetto.runtime.surroundings import is_spoilt
 from gruppetto.runtime.switchboard import refuse
 from gruppetto.runtime.wire import (
     FROM_LEARNER,
@@ -61,162 +52,6 @@ class NotYours(ProtocolError):
     """Somebody speaks in the name of another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Where a body goes, and whether it can be taken in now."""
-
-    intake: Intake
-    has_room: Callable[[], bool]
-
-
-class SyncerService:
-    """One syncer on its state directory. Raises :class:`StateError` when that cannot be used.
-
-    ``on_change`` is called after every event: :attr:`wake_at` and :attr:`over` may have changed.
-    """
-
-    def __init__(
-        self,
-        protocol: ProtocolSetting,
-        setting: SyncerSetting,
-        *,
-        clock: Clock,
-        trace: TraceWriter,
-        merger: Worker,
-        disk: Worker,
-        over: bool = False,
-        known: Values | None = None,
-        memory: SharedMemory | None = None,
-    ) -> None:
-        """``over``, ``known``: see :class:`~gruppetto.runtime.store.Store`; for a standby that takes over. ``memory``:
-        where published values lie that learners of this machine may read themselves."""
-        self.protocol, self.setting = protocol, setting
-        self._memory = memory
-        self.on_change: Callable[[], None] = _nobody_listens
-        self.seen = Observer()
-        self.surroundings = Surroundings(setting.state)
-        self.complaints = Complaints(_log)
-        self._clock, self._trace, self._merger, self._disk = clock, trace, merger, disk
-        self._outer, why = choose_outer(setting.outer, protocol.rounds, protocol.sync_period)
-        identity = Identity(
-            fragments_asked=protocol.num_fragments,
-            fragmenter=setting.fragmenter,
-            merge=setting.merge,
-            optimizer=self._outer.optimizer,
-            shard=str(setting.shard),
-        )
-        self._store = Store(
-            setting.state,
-            identity=identity,
-            run_id=setting.run_id,
-            over=over,
-            reserve=protocol.reserve,
-            apart=protocol.sync_period,
-            snapshots_kept=setting.snapshots_kept,
-            known=known,
-        )
-        self.directory = ShardDirectory(setting.shard, run_id=self._store.run_id, plan=plan_of(protocol, setting))
-        """Where all shards of the run are."""
-        self._timer = CheckpointTimer.of(setting.state, setting.checkpoint_every_s, clock.now())
-        self._stepped_down: SteppedDown | None = None
-        self._stopping = False
-        self.engine: Engine | None = None
-        """None until the layout is known."""
-        try:
-            self._claim()
-        except BaseException:
-            self._store.close()
-            raise
-        self.directory.epoch = self._store.epoch
-        if protocol.notice and self._store.epoch == 1:
-            _log.warning("%s", protocol.notice)
-        _log.info("run %s, epoch %d; outer optimizer: %s", self.run_id, self._store.epoch, why)
-
-    @property
-    def run_id(self) -> str:
-        return self._store.run_id
-
-    @property
-    def trace(self) -> TraceWriter:
-        """What is recorded of this run."""
-        return self._trace
-
-    @property
-    def epoch(self) -> int:
-        return self._store.epoch
-
-    @property
-    def wake_at(self) -> float | None:
-        """When :meth:`tick` wants to be called, on the service's clock; None: not before something happens."""
-        if self.engine is None:
-            return None
-        return min((t for t in (self.engine.wake_at, self._timer.due_at) if t is not None), default=None)
-
-    @property
-    def over(self) -> bool:
-        """The run is finished and put away, or it has failed (then ``failure`` says how)."""
-        return self.engine is not None and self.engine.over
-
-    @property
-    def failure(self) -> RunFailed | SteppedDown | None:
-        return self._stepped_down if self.engine is None else self.engine.failure
-
-    def beat(self) -> None:
-        """Renew the lease; from any thread. Raises OSError, or :class:`SteppedDown`, which :meth:`step_down` takes."""
-        self._store.beat()
-
-    def step_down(self, error: SteppedDown) -> None:
-        """Another syncer has the authority over the run: this one ends."""
-        self._stepped_down = error
-        if self.engine is not None:
-            self.engine.step_down(error)
-        self.on_change()
-
-    def tick(self) -> None:
-        """Time has passed."""
-        if self.engine is None:
-            return
-        now = self._clock.now()
-        if self._timer.is_due(now):
-            self._timer.begin_anew(now)
-            if self.engine.core.phase is not Phase.SEEDING and not self.over:
-                self.engine.checkpoints.take_by_timer(self.engine.core.round)
-        self.engine.tick()
-
-    def say_farewell(self) -> None:
-        """The syncer stops: tell the learners, who will dial until it is back."""
-        self._stopping = True
-        if self.engine is not None:
-            self.engine.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
-
-    def stop(self) -> None:
-        """Make what is published durable, and decide nothing more; :attr:`stopped` when that is done, or cannot be."""
-        if self.engine is not None:
-            self.engine.stop()
-
-    @property
-    def stopped(self) -> bool:
-        """Nothing is left to be made durable, or the authority or the engine is gone."""
-        return self.engine is None or self.failure is not None or self.over or self.engine.stopped
-
-    def warn(self, kind: AlarmKind, text: str) -> None:
-        """Raise an alarm about what the core knows nothing of; "" withdraws it."""
-        now = self._clock.now()
-        if text:
-            _log.warning("%s", text)
-            self.seen.saw(now, Alarm(kind=kind, text=f"{text}. {ALARMS[kind].action}"))
-        else:
-            self.seen.saw(now, AlarmOver(kind=kind))
-
-    def close(self) -> None:
-        """Finish what the workers have begun and let go of the state. Whatever was published is durable already."""
-        if self.engine is not None:
-            self.engine.close()
-        self._merger.close()
-        self._disk.close()
-        if self.engine is not None and not isinstance(self.failure, SteppedDown):
-            self.engine.note_ledger()
-        self._store.close()
 class SyncerService(BodiesIn, OnOffer):
     """One syncer on its state directory. Raises :class:`StateError` when that cannot be used."""
 
@@ -352,25 +187,6 @@ class SyncerService(BodiesIn, OnOffer):
         if self.engine is not None:
             self.engine.switchboard.close_all(CloseCode.GOING_AWAY, "the syncer stops")
 
-    def _make_engine(
-        self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = ()
-    ) -> Engine:
-        return Engine(
-            layout,
-            self.protocol,
-            self.setting,
-            self._outer,
-            store=self._store,
-            clock=self._clock,
-            trace=self._trace,
-            merger=self._merger,
-            disk=self._disk,
-            seen=self.seen,
-            complaints=self.complaints,
-            on_change=lambda: self.on_change(),
-            saved=saved,
-            memory=self._memory,
-        )
     def stop(self) -> None:
         """Make what is published durable, and decide nothing more; :attr:`stopped` when that is done, or cannot be."""
         if self.engine is not None:

@@ -20,6 +20,7 @@ from gruppetto.runtime.engine import Engine
 from gruppetto.runtime.health import Observer
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shard_map import ShardDirectory, plan_of
+from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.store import Identity, Store, Values
 from gruppetto.runtime.surroundings import Surroundings
 from gruppetto.runtime.worker import Worker
@@ -47,9 +48,12 @@ class ServiceStanding:
         disk: Worker,
         over: bool = False,
         known: Values | None = None,
+        memory: SharedMemory | None = None,
     ) -> None:
-        """``over``, ``known``: see :class:`~gruppetto.runtime.store.Store`; for a standby that takes over."""
+        """``over``, ``known``: see :class:`~gruppetto.runtime.store.Store`; for a standby that takes over. ``memory``:
+        where published values lie that learners of this machine may read themselves."""
         self.protocol, self.setting = protocol, setting
+        self._memory = memory
         self.on_change: Callable[[], None] = _nobody_listens
         self.seen = Observer()
         self.surroundings = Surroundings(setting.state)
@@ -194,6 +198,7 @@ class ServiceStanding:
             complaints=self.complaints,
             on_change=lambda: self.on_change(),
             saved=saved,
+            memory=self._memory,
         )
 
 
