@@ -133,7 +133,8 @@ def test_the_rest_is_exact_for_any_values(codec: Codec, seed: int, numel: int) -
 @each_block_codec
 @given(seed=seeds, cap=st.floats(0.01, 1.0))
 def test_folding_what_is_compressed_is_folding_what_it_says(codec: Codec, seed: int, cap: float) -> None:
-    """With the same norms, so that every gate gives the same verdict, and the same bits in the merge."""
+    """With the same norms, so that every gate gives the same verdict, and the same bits in the merge; where the length
+    of the running total decides, as near as its float32 sums, which may be taken in any order."""
     numels = (300, 128, 77, 1024)
     offsets = np.cumsum([0, *numels])
     pieces = tuple(
@@ -153,7 +154,9 @@ def test_folding_what_is_compressed_is_folding_what_it_says(codec: Codec, seed: 
         caps = [(0, cap * float(told.norm[0])), (3, cap * float(told.norm[3]))]
         packed.fold_encoded(payload, codec, k + 1.0, told, caps)
         plain.fold(values, k + 1.0, told, caps)
-    np.testing.assert_array_equal(packed.merged(), plain.merged())
+    for piece, rule in zip(pieces, rules, strict=True):
+        a, b = (each.merged()[piece.offset : piece.offset + piece.stop] for each in (packed, plain))
+        np.testing.assert_allclose(a, b, rtol=5e-7 if "rda" in rule else 0, atol=0)
 
 
 @pytest.mark.parametrize(("name", "bits"), [("int8", 8.125), ("int4", 4.125), ("fp4-e3m0", 4.125)])

@@ -67,7 +67,7 @@ def make_coarse(values: Float32, name: str) -> Float32:
             blocks = values[start:stop].reshape(-1, width)
             with np.errstate(invalid="ignore", over="ignore"):
                 scale, units = COARSE[name](blocks)
-                said = _bfloat16(scale) * units
+                said = _bfloat16(scale) * units + np.float32(0)  # no element is −0, whatever numpy rounds with
             said[~np.isfinite(blocks).all(axis=1)] = np.nan
             out[start:stop] = said.reshape(-1)
     return out
