@@ -41,7 +41,7 @@ def test_a_dead_syncer_is_told_in_the_shape_of_a_living_one_and_how_to_start_it(
     assert main(["status", str(state), "--json"]) == 0
     dead = json.loads(capsys.readouterr().out)
     assert not alive.keys() - dead.keys()
-    assert shape(dead["learners"]["a"]) == shape({**alive["learners"]["a"], "metrics": {}})
+    assert shape(dead["learners"]["a"]) == shape({**alive["learners"]["a"], "metrics": {}, "last_rejection": None})
     assert (dead["run_id"], dead["phase"]) == (alive["run_id"], "stopped") and dead["round"] >= 4
     assert dead["tokens"]["consumed"] >= alive["tokens"]["consumed"] > 0
     assert main(["status", str(state)]) == 0
