@@ -18,7 +18,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags, refuse_missing
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError, SettingError
-from gruppetto.launch.ask import find_endpoint
+from gruppetto.launch.ask import AlarmSeen, find_endpoint
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
@@ -90,18 +90,17 @@ def _watch(target: str, flags: Flags) -> None:
     """On a terminal in its place, elsewhere one below the other. Once it has been seen, a run that does not answer is
     looked for again."""
     before = CLEAR if sys.stdout.isatty() else ""
-    status = _ask(target, flags)
-    while True:
-        print(f"{before}{_text(status)}", flush=True)
-        while True:
-            if status["phase"] in OVER:
-                return
-            time.sleep(WATCH_S)
-            try:
-                status = _ask(target, flags)
-                break
-            except GruppettoError as error:
-                print(f"gruppetto: {error}", file=sys.stderr, flush=True)
+    status: dict[str, Any] | None = _ask(target, flags)
+    while status is None or status["phase"] not in OVER:
+        if status is not None:
+            print(f"{before}{_text(status)}", flush=True)
+        time.sleep(WATCH_S)
+        try:
+            status = _ask(target, flags)
+        except GruppettoError as error:
+            status = None
+            print(f"gruppetto: {error}", file=sys.stderr, flush=True)
+    print(f"{before}{_text(status)}", flush=True)
 
 
 def status_of_directory(
@@ -210,13 +209,6 @@ class _Recovery(msgspec.Struct):
     search_s: float | None = None
 
 
-class _Alarm(msgspec.Struct):
-    t: float
-    kind: str
-    text: str
-    over_t: float | None = None
-
-
 class _Report(msgspec.Struct):
     """What is read of report.json."""
 
@@ -230,7 +222,7 @@ class _Report(msgspec.Struct):
     clipped: dict[str, Any] = {}
     bytes: dict[str, Any] = {}
     recoveries: list[_Recovery] = []
-    alarms: list[_Alarm] = []
+    alarms: list[AlarmSeen] = []
 
 
 def _read(path: Path, shape: type[_Processes | _Report]) -> dict[str, Any]:

@@ -21,7 +21,16 @@ from gruppetto.runtime.antechamber import STANDBY_WORDS
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
-__all__ = ["Endpoint", "GlobalModel", "fetch_model", "fetch_status", "find_endpoint", "is_standby", "read_token"]
+__all__ = [
+    "AlarmSeen",
+    "Endpoint",
+    "GlobalModel",
+    "fetch_model",
+    "fetch_status",
+    "find_endpoint",
+    "is_standby",
+    "read_token",
+]
 
 TIMEOUT_S, ANSWER_S = 10.0, 20.0
 """Of a connection and of each piece of an answer; of a whole one that is small."""
@@ -135,7 +144,9 @@ class _Recovery(msgspec.Struct):
     seconds: float
 
 
-class _Alarm(msgspec.Struct):
+class AlarmSeen(msgspec.Struct):
+    """An alarm as a status or a report tells of it. Times are seconds of the run."""
+
     t: float
     kind: str
     text: str
@@ -154,7 +165,7 @@ class _Status(msgspec.Struct):
     uptime_s: float = 0.0
     rejected: dict[str, int] = {}
     clipped: dict[str, int] = {}
-    alarms: list[_Alarm] = []
+    alarms: list[AlarmSeen] = []
     shard: str = "1/1"
     shards: dict[str, str] = {}
 

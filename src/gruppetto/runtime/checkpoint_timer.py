@@ -83,7 +83,7 @@ def name_by_timer(epoch: Epoch, round: Round) -> str:
 
 def by_timer(state: Path) -> Sequence[tuple[Path, Manifest]]:
     """Complete checkpoints that were taken by themselves, the oldest first."""
-    return [(place, manifest) for place, manifest in complete_checkpoints(state) if place.name.startswith(BY_TIMER)]
+    return complete_checkpoints(state, f"{BY_TIMER}*")
 
 
 def remove_old(state: Path, kept: int) -> None:

@@ -63,7 +63,7 @@ from gruppetto.runtime.wire import (
     encode_frame,
 )
 
-__all__ = ["ControlSocket", "HttpSyncer", "NotAccepted"]
+__all__ = ["ControlSocket", "HttpSyncer", "NotAccepted", "verdict_of"]
 
 CHUNK_BYTES = 1 << 19
 """Bodies leave in chunks of this size: big enough to be cheap, small enough to notice a stall."""
@@ -86,6 +86,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     status: str = ""
     tokens: int = 0
+
+
+def verdict_of(said: bytes) -> tuple[bool, int]:
+    """Whether the syncer has taken a contribution, and of how many tokens the one is made that this learner has in that
+    round; 0: none is, or nothing that can be read was said.
+
+    >>> verdict_of(msgspec.msgpack.encode({"status": "held", "tokens": 7})), verdict_of(b"what?")
+    ((True, 7), (False, 0))
+    """
+    with suppress(msgspec.MsgspecError):
+        verdict = msgspec.msgpack.decode(said, type=Verdict)
+        return verdict.status in TAKEN, verdict.tokens
+    return False, 0
 
 
 class NotAccepted(ProtocolError):
@@ -296,11 +309,7 @@ class HttpSyncer:
         is made that this learner has in that round: an earlier try, or an older snapshot, may be in already. 0: none
         is. ``again``: an earlier try broke off, and the syncer may have a part of it."""
         headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: codec, **_of_runs(runs)}
-        said = await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body, again)
-        with suppress(msgspec.MsgspecError):
-            verdict = msgspec.msgpack.decode(said, type=Verdict)
-            return verdict.status in TAKEN, verdict.tokens
-        return False, 0
+        return verdict_of(await self._put(f"/v1/contribution/{answer.round}/{answer.fragment}", headers, body, again))
 
     async def seed(
         self,

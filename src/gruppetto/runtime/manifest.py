@@ -87,13 +87,14 @@ def read_manifest(place: Path) -> Manifest:
     return manifest
 
 
-def complete_checkpoints(state: Path) -> list[tuple[Path, Manifest]]:
-    """Those of a state directory that can be resumed from, the oldest first. Damaged ones are passed over.
+def complete_checkpoints(state: Path, named: str = "*") -> list[tuple[Path, Manifest]]:
+    """Those of a state directory that can be resumed from, the oldest first. Damaged ones are passed over, and names
+    that the pattern ``named`` does not fit are not even looked at.
 
     Older is who was taken in an earlier life of the run, or in the same at an earlier round: a run that went back has
     fewer rounds than what it gave up."""
     found = []
-    for place in sorted((state / CHECKPOINTS).glob("*")):
+    for place in sorted((state / CHECKPOINTS).glob(named)):
         with suppress(StateError):
             written_at = (place / MANIFEST).stat().st_mtime_ns if (place / MANIFEST).exists() else 0
             found.append((written_at, place, read_manifest(place)))

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +22,7 @@ from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.http_client import TAKEN, TOO_OFTEN, Verdict
+from gruppetto.runtime.http_client import TOO_OFTEN, verdict_of
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease as Room
 from gruppetto.runtime.mailbox.address import MailboxAddress
@@ -197,10 +196,7 @@ class MailSyncer:
             )
 
         said = await self._hand_in(body, put)
-        with suppress(msgspec.MsgspecError):
-            verdict = msgspec.msgpack.decode(said.text, type=Verdict)
-            return verdict.status in TAKEN, verdict.tokens
-        return False, 0
+        return verdict_of(said.text)
 
     async def seed(
         self,
