@@ -154,6 +154,7 @@ def test_folding_what_is_compressed_is_folding_what_it_says(codec: Codec, seed: 
         caps = [(0, cap * float(told.norm[0])), (3, cap * float(told.norm[3]))]
         packed.fold_encoded(payload, codec, k + 1.0, told, caps)
         plain.fold(values, k + 1.0, told, caps)
+    np.testing.assert_array_equal(packed.room, plain.room)
     for piece, rule in zip(pieces, rules, strict=True):
         a, b = (each.merged()[piece.offset : piece.offset + piece.stop] for each in (packed, plain))
         np.testing.assert_allclose(a, b, rtol=5e-7 if "rda" in rule else 0, atol=0)
