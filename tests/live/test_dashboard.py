@@ -99,6 +99,8 @@ async def zooms(page: Browser) -> None:
 async def zooms_in_a_chart(page: Browser) -> None:
     """Dragged closer and double-clicked back; another button drags nothing; a finger leaves the moment where it was."""
     chart = "document.querySelector('#charts .chart > svg')"
+    # The window left just now may have held no loss: a chart of nothing has nothing to drag over.
+    await page.until(f"!{chart}.getAttribute('aria-label').endsWith('nothing yet')")
     await page.ask(f"void {chart}.scrollIntoView({{block: 'center'}})")
     box = json.loads(await page.ask(f"JSON.stringify({chart}.getBoundingClientRect())"))
     y, at = box["y"] + 60, lambda share: box["x"] + share * box["width"]
