@@ -418,7 +418,7 @@ class FreshLearnersDonate(SyncerCore):
 
 
 class OverlooksTheLastFold(SyncerCore):
-    """That a fold changes nothing is said of a round that waits for its folds, too."""
+    """That a fold changes nothing is said of the last one that a round waits for, too."""
 
     def _stays_open(self, now: float, event: SyncerEvent) -> bool:
         return self.phase is Phase.GRACE if isinstance(event, Folded) else super()._stays_open(now, event)

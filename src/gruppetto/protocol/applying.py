@@ -12,6 +12,8 @@ from gruppetto.protocol.units import NEVER, Fragment, Round, Version
 __all__ = ["Applying"]
 
 new_applied, new_apply, new_pull = maker(Applied), maker(Apply), maker(Pull)
+OVERWRITE, CARRY = ApplyMode.OVERWRITE, ApplyMode.CARRY
+"""Looked at at every step."""
 NEVER_SENT: tuple[int, Moment | None] = (-1, None)
 
 
@@ -77,19 +79,19 @@ class Applying(LearnerStanding):
         """Apply what has arrived, but for what is newer than ``round``."""
         if not self._arrived:
             return ()
-        return tuple(map(self._apply_arrived, self._due(round)))
+        return tuple([self._apply_arrived(p) for p in self._due(round)])
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
         version, state = self._arrived.pop(fragment), self.fragments[fragment]
         sent_round, then = self._sent.pop(fragment, NEVER_SENT)
         mode = self._apply
-        if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or sent_round != version)):
-            mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
+        if state.version == NEVER or (mode is CARRY and (then is None or sent_round != version)):
+            mode = OVERWRITE  # nothing of ours is in flight
         if fragment in self._of_another_life:
-            mode = ApplyMode.OVERWRITE  # a new life begins at its bases, or at what is newer
+            mode = OVERWRITE  # a new life begins at its bases, or at what is newer
             self._of_another_life.discard(fragment)
         kept_steps, kept_tokens = 0, 0
-        if mode is ApplyMode.CARRY and then is not None:
+        if mode is CARRY and then is not None:
             kept_steps, kept_tokens = self.steps - then.steps, self.tokens - then.tokens
         state.version = version
         state.from_steps, state.from_tokens = self.steps - kept_steps, self.tokens - kept_tokens

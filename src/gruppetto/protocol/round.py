@@ -134,8 +134,11 @@ class OpenRound:
 
     def _is_to_come(self, member: Member) -> bool:
         assert self.asked_at is not None
-        name, deadline = member.learner, self.asked_at + self.grace_s
-        return name in self.asked and not self.has_settled(name) and self.expected_at.get(name, deadline) <= deadline
+        name = member.learner
+        if name not in self.asked or self.has_settled(name):
+            return False
+        expected_at = self.expected_at.get(name)
+        return expected_at is None or expected_at <= self.asked_at + self.grace_s
 
     def waited_for(self, live: Iterable[Member]) -> int:
         """Live learners that may still answer in time. One whose own step time says it cannot is not waited for."""
