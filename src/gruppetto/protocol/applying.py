@@ -32,11 +32,11 @@ class Applying(LearnerStanding):
     def _on_arrived(self, now: float, event: Arrived) -> None:
         if not 0 <= event.fragment < len(self.fragments):
             return
-        newest = max(self._arrived.get(event.fragment, NEVER), self.fragments[event.fragment].version)
-        if event.version > newest:
-            self._arrived[event.fragment] = event.version
-        if self._wanted.get(event.fragment, NEVER) <= event.version:
-            self._wanted.pop(event.fragment, None)
+        fragment, version = event.fragment, event.version
+        if version > self._arrived.get(fragment, NEVER) and version > self.fragments[fragment].version:
+            self._arrived[fragment] = version
+        if self._wanted.get(fragment, NEVER) <= version:
+            self._wanted.pop(fragment, None)
         self._settle_rests()
 
     def _on_recovered(self, now: float, event: Recovered) -> None:
@@ -66,12 +66,8 @@ class Applying(LearnerStanding):
         if self.recovering:
             self._held_back[fragment] = max(version, self._held_back.get(fragment, NEVER))
             return
-        have = max(
-            self.fragments[fragment].version,
-            self._arrived.get(fragment, NEVER),
-            self._wanted.get(fragment, NEVER),
-        )
-        if version > have:
+        held, here = self.fragments[fragment].version, self._arrived.get(fragment, NEVER)
+        if version > held and version > here and version > self._wanted.get(fragment, NEVER):
             self._wanted[fragment] = version
             self._out.append(new_pull(fragment=fragment, version=version))
 

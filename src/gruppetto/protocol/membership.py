@@ -86,7 +86,7 @@ class Member:
 
     def to_state(self) -> MemberState:
         """What a commit says of it."""
-        state, gone = self._state, self.phase is MemberPhase.LEFT
+        state, gone = self._state, self.phase is LEFT
         if state is None or (state.session, state.gone, state.awaited) != (self.session, gone, self.awaited):
             self._state = state = MemberState(
                 learner=self.learner,
@@ -168,7 +168,7 @@ class Membership:
         return False
 
     def connected(self) -> list[Member]:
-        return [m for m in self if m.connected and m.phase is not MemberPhase.LEFT]
+        return [m for m in self if m.connected and m.phase is not LEFT]
 
     def recognise(self, hello: Hello) -> Arrival:
         """Tell a newcomer, a returning process, a new process under a known name and a superseded one apart."""
