@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gruppetto.chaos.cut import Cut, Truth
 from gruppetto.chaos.disk import Commit
+from gruppetto.chaos.fences import nothing_changes_in_syncer
 from gruppetto.chaos.gatekeeper import VALUE_NORMS
 from gruppetto.chaos.network import Wire
 from gruppetto.chaos.truth import Content, Work
@@ -155,7 +156,7 @@ class SyncerProcess:
     def hear_ghost(self, frame: Frame) -> None:
         """A message of another life arrives. What is due now by the clock is done before."""
         self.feed(Tick())
-        with self.world.watch.nothing_changes_in_syncer(self, frame):
+        with nothing_changes_in_syncer(self, frame):
             self.feed(_event_of(frame))
 
     def contribute(self, answer: Answer, work: Work) -> None:
@@ -195,7 +196,7 @@ class SyncerProcess:
     def _end(self) -> None:
         if self.alive:
             self.die(silent=False)
-            self.world.has_stopped(self)
+            self.world.fate.has_stopped(self)
 
     def step_down(self) -> None:
         """Another life has the authority: this one ends, for ever."""
@@ -203,7 +204,7 @@ class SyncerProcess:
 
     def _dies_at(self, point: str, last_deed: Callable[[], None] | None = None) -> bool:
         """Crashes are of the present life: one that somebody took over from has its own end coming."""
-        return self is self.world.syncer and self.world.dies_at(point, last_deed)
+        return self is self.world.syncer and self.world.fate.dies_at(point, last_deed)
 
     def _has_authority(self) -> bool:
         if self.off_guard or self.world.disk.has_authority(self.epoch):
@@ -265,7 +266,7 @@ class SyncerProcess:
         self._merge(self.world.plan.costs.fold_s, fold)
 
     def _take_outer_step(self, action: TakeOuterStep) -> None:
-        diverged = action.fragments[:1] if self.world.takes_divergence() else ()
+        diverged = action.fragments[:1] if self.world.fate.takes_divergence() else ()
         parts = {p: self._merging.pop(p, []) for p in action.fragments}
         for p in action.fragments:
             if p not in diverged:
@@ -305,7 +306,7 @@ class SyncerProcess:
         self.off_guard = False  # it lasts for one commit, and what that allows to be published
         if self._has_authority():
             self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
-            self.world.commit_begun(self)
+            self.world.fate.commit_begun(self)
 
     def _publish(self, action: Publish) -> None:
         news = action.message
@@ -358,7 +359,7 @@ class SyncerProcess:
 
     def _queue(self, free_at: float, cost_s: float, do: Callable[[], None]) -> float:
         """A worker does one thing after another; returns when it is free again."""
-        cost_s *= self._rng.uniform(0.5, 1.5) * self.world.slowness
+        cost_s *= self._rng.uniform(0.5, 1.5) * self.world.fate.slowness
         free_at = max(free_at, self.world.engine.now) + cost_s
         self.world.engine.at(free_at, lambda: do() if self.alive else None)
         return free_at
