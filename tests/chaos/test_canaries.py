@@ -12,7 +12,7 @@ from gruppetto.chaos.invariants import WORLD_INVARIANTS, BrokenWorldError
 from gruppetto.chaos.world import World
 from gruppetto.chaos.wrong_cuts import AppliesBeforeItIsAnnounced
 from gruppetto.chaos.wrong_recoveries import GoesBackToAnOlderLife
-from gruppetto.chaos.wrong_syncers import ForgetsWhomItRetired
+from gruppetto.chaos.wrong_welcomes import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
 
 
