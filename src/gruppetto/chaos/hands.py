@@ -1,5 +1,4 @@
-"""What the syncer's core has decided, done to values that would be tensors: by two workers, one that merges and one that
-writes."""
+"""What the syncer's core decides, done to what would be tensors: by two workers, one that merges, one that writes."""
 
 from __future__ import annotations
 

@@ -119,6 +119,7 @@ class World:
         return syncer if syncer is not None and syncer.alive else self.syncer
 
     def tell(self, event: SyncerEvent, at: SyncerProcess | None = None) -> None:
+        """What comes over no connection: a heartbeat, an operator's wish."""
         syncer = self._at(at)
         if syncer is not None:
             syncer.feed(event)

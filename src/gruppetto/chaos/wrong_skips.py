@@ -1,4 +1,4 @@
-"""Syncers that say of too many events that they change nothing; :mod:`gruppetto.chaos.canaries` says who must notice."""
+"""Syncers that say of too many events that nothing changes; :mod:`gruppetto.chaos.canaries` says who must notice."""
 
 from __future__ import annotations
 
