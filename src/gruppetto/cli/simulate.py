@@ -173,7 +173,9 @@ def _traced(jobs: Sequence[tuple[str, Scenario, int]], path: Path) -> Outcome:
         path = path / "trace.jsonl"
     if path.exists():
         raise SettingError("is there already", where=str(path), fix="name another file")
-    with TraceWriter(path, {"simulated": f"{scenario.learners} learners on {scenario.chips} chips"}) as trace:
+    riders = f"{scenario.learners} learner{'s' * (scenario.learners > 1)}"
+    what = {"simulated": f"{riders} on {counted(scenario.chips)} chips", "stride": scenario.stride}
+    with TraceWriter(path, what) as trace:
         return run(system, scenario, seed, trace)
 
 

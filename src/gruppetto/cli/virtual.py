@@ -19,7 +19,7 @@ from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_toml
 from gruppetto.config.virtual import VirtualTable, read_guests, read_virtual, setting_of
 from gruppetto.errors import SettingError
-from gruppetto.report.rundir import RIVALS, TRACE, Report, write_report
+from gruppetto.report.rundir import RIVALS, TRACE, VIRTUAL, Report, write_report
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.sim.mishaps import SYNCER, Mishap, MishapKind, with_recovery
 from gruppetto.trace.log import TraceWriter
@@ -125,7 +125,7 @@ def ride_virtually(
             config.train, data, config.protocol, asked.virtual, trace=trace, on_round=progress, workers=workers
         )
     curves = {"decoupled": result.curve}
-    for system in table.rivals:
+    for system in sorted(table.rivals):  # as the report has them, so that each keeps its colour
         curves[system] = _rival(system, asked, directory / RIVALS / system, cache)
     _draw(directory / "figures", curves)
     return write_report(directory, compare)
@@ -162,7 +162,7 @@ def _rival(system: str, asked: VirtualPlan, place: Path, cache: Path) -> tuple[P
                     log.write("train", who=entry.name, **told)
             log.write("end" if last else "eval", who=system, **told, perplexity=math.exp(min(point.loss, 700.0)))
     figures = {"goodput": result.goodput, "curve": [[p.at_s, p.consumed, p.loss] for p in result.curve]}
-    (place / "virtual.json").write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    (place / VIRTUAL).write_text(json.dumps(figures) + "\n", encoding="utf-8")
     return result.curve
 
 

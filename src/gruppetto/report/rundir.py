@@ -16,7 +16,7 @@ from gruppetto.report.summary import summary_of_rival, summary_of_run
 from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
 
-__all__ = ["DEATHS", "EVALUATION", "RIVALS", "TRACE", "VERDICT", "Report", "write_report"]
+__all__ = ["DEATHS", "EVALUATION", "RIVALS", "TRACE", "VERDICT", "VIRTUAL", "Report", "write_report"]
 
 TRACE = "trace.jsonl"
 EVALUATION = "evaluation.jsonl"
@@ -24,6 +24,8 @@ EVALUATION = "evaluation.jsonl"
 DEATHS = "deaths.jsonl"
 """Processes that were seen dying, while the run goes on; the launcher writes them."""
 TRAIN_LOG = "train.jsonl"
+VIRTUAL = "virtual.json"
+"""Beside the training log of a rival in virtual time: its goodput, and its curve by virtual seconds."""
 RIVALS = "rivals"
 """Runs to compare with, inside a run directory."""
 VERDICT = "verdict.json"
@@ -111,7 +113,10 @@ def _read(directory: Path) -> _Run:
         setting = plan["setting"]
         return _Run(
             summary=summary_of_rival(
-                records, mode=plan["mode"], tokens_per_step=setting["batch_size"] * setting["model"]["context"]
+                records,
+                mode=plan["mode"],
+                tokens_per_step=setting["batch_size"] * setting["model"]["context"],
+                world="virtual" if (directory / VIRTUAL).exists() else "real",
             ),
             curve=curve_of_rival(records, _label(plan["mode"], directory), plan["num_learners"]),
             found=None,
