@@ -23,7 +23,7 @@ def about_simulated(report: Mapping[str, Any]) -> list[str]:
     """How a simulated run begins to be told.
 
     >>> told = {"what": "4 learners on 300k chips", "stride": 60, "hours": 24.0, "goodput": 0.93913, "uptime": 1.0}
-    >>> report = {"simulated": told, "rounds": 1721, "training_s": 86_394.0, "learners": {}}
+    >>> report = {"simulated": told, "rounds": 1721, "training_s": 86_400.0, "learners": {}}
     >>> for line in about_simulated(report):
     ...     print(line)
     Simulated, not measured: 4 learners on 300k chips rode 1721 rounds in 24 h 0 min of virtual time, training nothing.
