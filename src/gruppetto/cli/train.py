@@ -12,8 +12,8 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_json, read_flags
+from gruppetto.cli.workers import workers_of
 from gruppetto.config import RunConfig, load_run
-from gruppetto.config.kinds import Typed, as_kind
 from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, SettingError, UserError
 from gruppetto.launch.engine import Engine
@@ -25,7 +25,6 @@ from gruppetto.runtime.clock import MonotonicClock
 __all__ = ["Flags", "check_data", "main", "needed_by", "ride_and_report", "run_rival"]
 
 PROGRESS_EVERY_S = 5.0
-MAX_WORKERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +110,7 @@ def main(arguments: Sequence[str]) -> int:
 def _ride_virtually(flags: Flags, file: Path | None, overrides: dict[str, object]) -> int:
     from gruppetto.cli.virtual import read_virtual_plan, ride_virtually
 
-    workers = as_kind(Typed(flags.workers), int, where="--workers")
-    if not 1 <= workers <= MAX_WORKERS:
-        raise SettingError(f"is {workers}", where="--workers", fix=f"use 1 to {MAX_WORKERS}")
+    workers = workers_of(flags.workers)
     asked = read_virtual_plan(file, preset=flags.preset, overrides=overrides)
     if asked.run.syncer.shards > 1:
         raise SettingError(

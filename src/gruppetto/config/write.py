@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gruppetto.config.run import RunConfig
 
-__all__ = ["END", "to_toml", "write_run"]
+__all__ = ["END", "section", "to_toml", "write_run"]
 
 END = "# end of run.toml"
 """The last line of a resolved run that was written whole."""
@@ -49,6 +49,11 @@ def write_run(config: RunConfig, path: Path) -> None:
     new = path.with_name(f".{path.name}.new")
     new.write_text(f"{to_toml(config)}\n{END}\n", encoding="utf-8")
     new.replace(path)
+
+
+def section(head: str, setting: object) -> str:
+    """A table of a TOML file, with every value of ``setting`` that is not at None."""
+    return _section(head, _table(setting))
 
 
 def _table(setting: object) -> dict[str, object]:

@@ -110,7 +110,9 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
 def _of_simulated(picture: Picture) -> Headline:
     what = str(picture.header["simulated"])
     if not picture.simulated:
-        text = f"The simulation of {what} was broken off at round {picture.published}, after {as_duration(picture.now)}."
+        text = (
+            f"The simulation of {what} was broken off at round {picture.published}, after {as_duration(picture.now)}."
+        )
         return Headline(state="stopped", title="Broken off", text=text)
     text = (
         f"{what} rode {picture.published} rounds in {as_duration(3600 * picture.simulated['hours'])} of virtual time; "

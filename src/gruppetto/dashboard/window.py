@@ -66,7 +66,9 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
         "tokens": picture.ledger or {"consumed": consumed, "merged": merged},
         "bytes": {"up": picture.up_bytes, "down": picture.down_bytes, "data_parallel": equivalent, "moved": moved},
         "loss": picture.series["loss"].last,
-        "spoilt": [lane.name for lane in _in_order(picture) if lane.spoilt and seen_state(picture, lane, now) in TRAINS],
+        "spoilt": [
+            lane.name for lane in _in_order(picture) if lane.spoilt and seen_state(picture, lane, now) in TRAINS
+        ],
         "evaluated": picture.evaluations[-1] if picture.evaluations else None,
         "lines": picture.lines,
         "damaged_lines": picture.damaged_lines,
