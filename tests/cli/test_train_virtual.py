@@ -128,7 +128,7 @@ def test_what_virtual_time_does_not_have_is_refused_or_left_out(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("[virtual]\njitter = 2", "pace.jitter"),
+        ("[virtual]\njitter = 2", "virtual.jitter"),
         ("[virtual]\naway_mean_s = 0", "virtual.away_mean_s"),
         ("[virtual]\nrivls = []", "did you mean rivals"),
         ('[[guest]]\nname = "g"\njoins_s = 4\nleaves_s = 3', "guest.leaves_s"),

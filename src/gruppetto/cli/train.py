@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_json, read_flags
+from gruppetto.cli.naming import as_typed, said_in
 from gruppetto.cli.workers import workers_of
 from gruppetto.config import RunConfig, load_run
 from gruppetto.config.write import write_run
@@ -65,8 +66,25 @@ class Flags:
     """Processes that train a virtual run; what comes out does not depend on them."""
 
 
+OPTIONS = {
+    "run.num_learners": "--learners",
+    "run.rounds": "--rounds",
+    "run.mode": "--mode",
+    "train.seed": "--seed",
+    "model.seed": "--seed",
+    "syncer.shards": "--shards",
+    "preset": "--preset",
+}
+"""Settings that have a flag of their own."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    flags = read_flags(Flags, arguments, "train")
+    flags, said = read_flags(Flags, arguments, "train"), said_in(arguments)
+    with as_typed({setting: option for setting, option in OPTIONS.items() if option in said}):
+        return _train(flags)
+
+
+def _train(flags: Flags) -> int:
     overrides = overrides_of(
         flags.set,
         {
@@ -81,8 +99,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     file = at_most_one(flags.run, "RUN.toml", "train")
     if flags.virtual:
-        return _ride_virtually(flags, Path(file) if file else None, overrides)
-    config = load_run(Path(file) if file else None, preset=flags.preset, overrides=overrides)
+        return _ride_virtually(flags, Path(file) if file is not None else None, overrides)
+    config = load_run(Path(file) if file is not None else None, preset=flags.preset, overrides=overrides)
     compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
     for other in compare:
         if not holds_run(other):

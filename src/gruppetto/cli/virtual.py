@@ -16,7 +16,9 @@ import msgspec
 
 from gruppetto.chaos.real.plan import LiveFault, LivePlan
 from gruppetto.chaos.real.reading import read_live_plan, to_plan_toml
+from gruppetto.cli.naming import as_typed
 from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config.kinds import Typed
 from gruppetto.config.load import read_toml
 from gruppetto.config.virtual import VirtualTable, as_toml, read_guests, read_virtual, setting_of
 from gruppetto.config.write import END
@@ -35,6 +37,8 @@ STATE = "virtual-state"
 """What an interrupted one goes on from. Gone when it has ended."""
 
 PROGRESS_EVERY_S = 5.0
+OURS = "virtual."
+FROM_PACE = ("step_s", "jitter")
 KINDS = frozenset(MishapKind)
 
 
@@ -55,10 +59,22 @@ def read_virtual_plan(
     file: Path | None, *, preset: str | None = None, overrides: Mapping[str, object] | None = None
 ) -> VirtualPlan:
     """From a RUN.toml or a chaos plan, ``[virtual]`` and ``[[guest]]`` in it or not. Raises :class:`SettingError`."""
+    given = {path: value for path, value in (overrides or {}).items() if not path.startswith(OURS)}
+    ours = {path.removeprefix(OURS): value for path, value in (overrides or {}).items() if path not in given}
     if file is None:
-        plan, content = LivePlan(run=load_run(preset=preset, overrides=overrides)), dict[str, object]()
+        plan, content = LivePlan(run=load_run(preset=preset, overrides=given)), dict[str, object]()
     else:
-        plan, content = read_live_plan(file, preset=preset, overrides=overrides), dict(read_toml(file))
+        plan, content = read_live_plan(file, preset=preset, overrides=given), dict(read_toml(file))
+    names = {f"{room}{key}": f"{'--set ' * (key in ours)}{OURS}{key}" for room in (OURS, "pace.") for key in FROM_PACE}
+    with as_typed({**names, **{f"{OURS}{key}": f"--set {OURS}{key}" for key in ours}}, tables_of=file):
+        return _read_world(plan, content, ours)
+
+
+def _read_world(plan: LivePlan, content: Mapping[str, object], ours: Mapping[str, object]) -> VirtualPlan:
+    """``ours``: what the command line says of ``[virtual]``."""
+    if ours:
+        table, typed = content.get("virtual", {}), {key: Typed(str(value)) for key, value in ours.items()}
+        content = {**content, "virtual": {**table, **typed} if isinstance(table, dict) else table}
     table = read_virtual(content)
     mishaps = with_recovery(_mishaps(plan, table), table.recovery, seed=plan.chaos.seed)
     virtual = setting_of(plan.run, table, guests=read_guests(content), mishaps=mishaps)
