@@ -149,7 +149,7 @@ def measure_step_down(clock: Clock) -> float:
     for _ in range(REPEATS + 1):
         after = before + step
         took.append(_seconds(clock, partial(take_step, before, after, rest, codec, left)))
-    return before.size / median(took[1:])
+    return float(before.size / median(took[1:]))
 
 
 def measure_disk(directory: Path, clock: Clock) -> Disk:

@@ -177,7 +177,7 @@ def _participation(axes: Axes, found: Measures) -> None:
             if state == "live" and until > since:
                 axes.broken_barh([(since, until - since)], (lane - 0.36, 0.72), facecolors="#8888884d")
         merged = np.bincount([b for b, r in zip(place, rounds, strict=True) if name in r.participants], minlength=BINS)
-        here = _is_live(found.learners[name].states, middles)
+        here = _is_live(found.learners[name].states, middles.tolist())
         shares = [merged[b] / closed[b] if b < BINS and (b == at or here[at]) else 0.0 for at, b in enumerate(of)]
         axes.broken_barh(
             [(edges[b], edges[b + 1] - edges[b]) for b in range(BINS)],

@@ -122,8 +122,8 @@ class _Collector:
                 case "ledger":
                     self.found.recorded_tokens = {fate: int(data.get(fate, 0)) for fate in FATES}
                 case "simulated" if self.found.simulated is not None:
-                    told = {name: float(data[name]) for name in ("hours", "goodput", "uptime")}
-                    self.found.simulated = replace(self.found.simulated, **told)
+                    hours, goodput, uptime = (float(data[name]) for name in ("hours", "goodput", "uptime"))
+                    self.found.simulated = replace(self.found.simulated, hours=hours, goodput=goodput, uptime=uptime)
                     self.found.ended_at = self._timeline.at(record.t)
                 case "metrics" if data.get("loss") is not None and self.replayer.core is not None:
                     self.found.train_losses.append((self.replayer.core.round, record.who, float(data["loss"])))
