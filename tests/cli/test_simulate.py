@@ -66,6 +66,18 @@ def test_a_figure(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "goodput.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_one_number_of_chips_is_drawn_as_bars_and_several_as_lines() -> None:
+    clusters = pytest.importorskip("gruppetto.report.clusters")
+    row = Row(system="elastic", chips=300_000, learners=1, goodput=0.8, uptime=1.0, ci95=None, seeds=1)
+    more = replace(row, system="decoupled", learners=8, goodput=0.96, ci95=0.02)
+    (bars,) = clusters.draw_goodput([row, more]).axes
+    assert [bar.get_width() for bar in bars.patches] == [96.0, 80.0] and not bars.lines[1:] and bars.get_xlim()[0] == 0
+    assert "300k chips, simulated" in bars.get_xlabel() and bars.get_xscale() == "linear"
+    (lines,) = clusters.draw_goodput([row, more, replace(more, chips=1_200_000)]).axes
+    assert [text.get_text() for text in lines.get_xticklabels()] == ["300k", "1.2M"]
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == ["elastic data parallel", "decoupled, M = 8"]
+
+
 def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "day"
     place.mkdir()
@@ -75,9 +87,34 @@ def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(place), "--json"]) == 0
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["checks"] == {"replay": "ok", "ledger_balances": "ok", "ledger_agrees": "ok"}
-    assert report["rounds"] > 30
+    assert report["rounds"] > 30 and report["finished"] and report["wall_s"] == 1799.98
+    told = {"what": "3 learners on 300k chips", "stride": 30, "hours": 0.5}
+    assert report["world"] == "simulated" and report["simulated"].items() >= told.items()
+    page = (place / "report.html").read_text()
+    for part in ("Simulated, not measured", "decoupled, simulated, ", "chip-steps", "s per stretch of up to 30 steps"):
+        assert part in page
+    assert not [word for word in ("did not reach", "not evaluated", "perplexity") if word in page]
+    row = ["--json", *QUICK[1:], *[word for word in more if word not in ("--trace", str(place))]]
+    assert main(["simulate", *row, "--systems", "decoupled"]) == 0
+    assert report["simulated"]["goodput"] == json.loads(capsys.readouterr().out)["rows"][0]["goodput"]
+    _a_status_of_it(place, capsys)
     assert set(report["learners"]) == {"learner-0", "learner-1", "learner-2"}
     assert main([*QUICK, *more]) == 2  # it is there already
+
+
+def _a_status_of_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its report, without it, and of one that was broken off."""
+    for phase in ("ended", "ended", "stopped"):
+        assert main(["status", str(place)]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("simulated, 3 learners on 300k chips: round ") and f", {phase}; " in said
+        assert "s per stretch of up to 30 steps" in said and "None" not in said
+        if not (place / "report.json").exists():
+            trace = place / "trace.jsonl"
+            trace.write_bytes(trace.read_bytes()[: trace.stat().st_size // 2])
+        (place / "report.json").unlink(missing_ok=True)
+    assert main(["report", str(place)]) == 0
+    assert "The simulation of 3 learners on 300k chips was broken off at round " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -100,7 +137,7 @@ def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.Ca
         (["--processes", "0"], "--processes: is 0; use 1 or more"),
         (["--table", "tennis"], "'tennis' is no table; use paper"),
         (["--fails", "rack:5"], "--fails: is 'rack:5'; use NAME:CHIPS:MTBI:RECOVERY"),
-        (["--fails", "rack:5:1d:never"], "scale_s is inf"),
+        (["--fails", "rack:5:1d:never"], "--fails rack: recovery: is 'never'; use a duration"),
         (["--link-fails", "6h"], "--link-fails: is '6h'; use MTBI:MEAN, such as 6h:60s"),
         (["--min-quorum", "3", "--learners", "2"], "min_quorum is 3 but num_learners is 2"),
         (["--trace", "x.jsonl", "--learners", "2", "4"], "a trace of 2 runs"),
@@ -153,7 +190,7 @@ def test_words_shares_and_years() -> None:
         (["--syncer-fails", "1us:1us"], "decoupled has about"),
         (["--step-s", "1e-9"], "elastic has about 3.29e+03 faults and 8.64e+13 steps"),
         (["--hours", "1e9"], "use fewer --hours"),
-        (["--spread", "1e300"], "simulate.spread: spread is 1e+300; use 0 to 1000"),
+        (["--spread", "1e300"], "--spread: spread is 1e+300; use 0 to 1000"),
         (["--chips", "e5"], "--chips: is 'e5'; use a whole number"),
         (["--chips", ".e5"], "--chips: is '.e5'; use a whole number"),
         (["--checkpoint-s", "never"], "--checkpoint-s: is 'never'; use a duration"),

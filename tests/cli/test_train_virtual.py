@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gruppetto.chaos.real.reading import read_live_plan
 from gruppetto.cli.__main__ import main
-from gruppetto.cli.virtual import read_virtual_plan
+from gruppetto.cli.virtual import STATE, read_virtual_plan
 from gruppetto.errors import SettingError
 from gruppetto.sim.mishaps import MishapKind
 
@@ -26,6 +29,7 @@ kind = "{kind}"
 who = "anna"
 [virtual]
 away_mean_s = 3.0
+save_every_s = 0
 rivals = ["elastic"]
 [[guest]]
 name = "gast"
@@ -63,10 +67,12 @@ def written(place: Path, *, kind: str = "slow", impossible: str = "refuse") -> P
     return plan
 
 
-def test_a_plan_runs_to_a_report_with_its_rival(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run"
-    asked = ["train", "--virtual", str(written(tmp_path)), "--out", str(out), "--cache", str(tmp_path), "--json"]
-    assert main(asked) == 0
+def test_a_plan_runs_to_a_report_with_its_rival_and_the_killed_one_to_the_same_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, plan = tmp_path / "run", written(tmp_path)
+    asked = ["train", "--virtual", str(plan), "--cache", str(tmp_path), "--json", "--out"]
+    assert main([*asked, str(out)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["rounds"] == 16 and report["finished"] and set(report["checks"].values()) == {"ok"}
     assert report["learners"].keys() == {"anna", "ben", "gast"} and report["learners"]["gast"]["state"] == "left"
@@ -76,6 +82,36 @@ def test_a_plan_runs_to_a_report_with_its_rival(tmp_path: Path, capsys: pytest.C
     assert [rival["mode"] for rival in report["rivals"]] == ["elastic"]
     assert (out / "figures" / "loss-by-time.png").exists() and (out / "report.html").exists()
     assert read_live_plan(out / "plan.toml").faults  # what was drawn can be run again
+
+    cut, state = tmp_path / "cut", tmp_path / "cut" / STATE
+    killed = subprocess.run([sys.executable, "-c", DIES, *asked, str(cut)], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert sorted(path.name for path in state.iterdir()) == ["round-2", "round-3"]
+    assert main(["status", str(cut)]) == 0
+    assert "in virtual time, round " in (said := capsys.readouterr().out) and ", stopped; " in said
+    plan.unlink()  # all that it was told lies in its directory
+    assert main(["resume", str(cut), "--cache", str(tmp_path), "--json"]) == 0
+    resumed = capsys.readouterr()
+    assert json.loads(resumed.out) == report and f"going on from {state / 'round-2'}" in resumed.err
+    for name in ("trace.jsonl", "rivals/elastic/train.jsonl", "figures/loss-by-time.svg"):
+        assert (cut / name).read_bytes() == (out / name).read_bytes(), name
+    assert not state.exists() and main(["resume", str(cut)]) == 0
+    assert "nothing is left to be resumed" in capsys.readouterr().out
+
+
+DIES = """
+import os, signal, sys
+from gruppetto.attach import part
+from gruppetto.cli.__main__ import main
+written, write = [], part.write_durably
+def write_and_die(path, parts):
+    if len(written) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)  # with the tensors of the third state on disk, and no word of them
+    written.append(path)
+    write(path, parts)
+part.write_durably = write_and_die
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def test_what_virtual_time_does_not_have_is_refused_or_left_out(
@@ -92,7 +128,7 @@ def test_what_virtual_time_does_not_have_is_refused_or_left_out(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("[virtual]\njitter = 2", "pace.jitter"),
+        ("[virtual]\njitter = 2", "virtual.jitter"),
         ("[virtual]\naway_mean_s = 0", "virtual.away_mean_s"),
         ("[virtual]\nrivls = []", "did you mean rivals"),
         ('[[guest]]\nname = "g"\njoins_s = 4\nleaves_s = 3', "guest.leaves_s"),

@@ -24,6 +24,8 @@ from gruppetto.dashboard.seen import MAX_LANES
 from gruppetto.dashboard.window import head, lane_in_window, window
 from gruppetto.protocol.messages import FAILED
 from gruppetto.runtime.clock import ManualClock
+from gruppetto.sim.goodput import run
+from gruppetto.sim.scenario import Scenario
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.metrics import measure
 from gruppetto.trace.schema import encode_line
@@ -398,3 +400,21 @@ def test_a_learner_and_the_table_of_everything() -> None:
     assert rows[0] == ",".join(COLUMNS)
     assert any(row.startswith("anna/norm,") and row.split(",")[3:6] == ["1", "5", "5"] for row in rows)
     assert not any(row.startswith("=") for row in rows) and any(row.startswith("'=cmd()/step_s") for row in rows)
+
+
+def test_a_simulated_day_says_that_it_is_one_and_troubles_nobody() -> None:
+    scenario = Scenario(chips=64, learners=2, hours=0.1, stride=30, mtbi_s=math.inf)
+    picture, ended = Picture(), Picture()
+    with TraceWriter(None, {}) as trace:
+        trace.tap = ended.take
+        trace.header({"simulated": "2 learners on 64 chips", "stride": 30})
+        run("decoupled", scenario, 0, trace)
+    picture.take(b'{"trace":1,"simulated":"2 learners on 64 chips"}\n')
+    assert headline_of(picture, 0.0, live=False).title == "Broken off"
+    told = headline_of(ended, ended.now + 1e6, live=False)
+    assert (told.state, told.title, told.troubles) == ("finished", "Simulated", ())
+    assert "in 6 min 0 s of virtual time; 99.8% of the chips' time" in told.text
+    news = head(ended, ended.now, live=False)
+    assert news["world"] == "simulated" and news["began_wall_s"] is None
+    assert news["simulated"] == {"stride": 30, "hours": 0.1, **{k: ended.simulated[k] for k in ("goodput", "uptime")}}
+    assert {lane["state"] for lane in window(ended, 0.0, ended.now, slots=50)["lanes"]} == {"training"}

@@ -128,6 +128,11 @@ def test_prices_are_those_of_a_round_written_out() -> None:
     assert needs_of(replace(cluster, step_s=10.0), Choice(learners=4)).interval_s == pytest.approx(round_s)
     rare = needs_of(cluster, Choice(learners=4, durability="interval"))
     assert rare.persist_s == pytest.approx(8.0 + 0.01 / 24)
+    # Steps down are taken in one pass more, whose rest is persisted too.
+    stepping = replace(cluster, machine=replace(machine, step_down_elements_per_s=2.5e8))
+    down = needs_of(stepping, Choice(learners=4, downlink="delta"))
+    assert down.syncer_s == pytest.approx(4 * 1.0 + 2.0 + 4.0) and down.persist_s == pytest.approx(0.01 + 8.0 + 4.0)
+    assert needs_of(stepping, Choice(learners=4)) == found
 
 
 def test_the_cores_confirm_the_price_of_a_round() -> None:

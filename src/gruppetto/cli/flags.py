@@ -44,6 +44,7 @@ def positional(metavar: str) -> Any:
 
 def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
     """``arguments`` as a ``kind``, whose docstrings make the help. Raises :class:`UserError` for what is not known."""
+    _refuse_empty(arguments, verb)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -65,6 +66,17 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
         fix = f"did you mean {near[0]}?" if near else f"see gruppetto {verb} --help"
         raise UserError(f"{unknown[0]} is not understood", where=f"gruppetto {verb}", fix=fix)
     return flags
+
+
+def _refuse_empty(arguments: Sequence[str], verb: str) -> None:
+    """What a shell leaves of a variable that is not set would be read as nothing said, or as where we are."""
+    before = ""
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if not argument.strip() or (argument.startswith("--") and equals and not value.strip()):
+            where = option if equals else before or f"gruppetto {verb}"
+            raise UserError("is empty", where=where, fix="give a value, or leave it out")
+        before = argument if argument.startswith("--") and not equals else ""
 
 
 def _without_empty_defaults(kind: type[T]) -> type[T]:

@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import print_json, read_flags
+from gruppetto.cli.naming import as_typed
 from gruppetto.cli.place_for import make_place_for
 from gruppetto.cli.plan_file import run_toml
 from gruppetto.cli.plan_sites import between, read_sites, sites_as_json, sites_text
@@ -70,8 +71,24 @@ class Flags:
     """One JSON object."""
 
 
+OPTIONS = {
+    **{f"plan.{name}": f"--{name.replace('_', '-')}" for name in ("chips", "sites", "gbit_s", "step_s")},
+    **{f"plan.{name}": f"--{name.replace('_', '-')}" for name in ("syncer_gib", "syncer_gbit_s")},
+    "plan.parameters": "--params",
+    "simulate.spread": "--spread",
+}
+"""Where the planner says that a value is, and the option that sets it."""
+LONGEST_LATENCY_S = 60.0
+"""Whoever is not heard for so long counts as gone."""
+
+
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, one_by_one(arguments), "plan")
+    with as_typed(OPTIONS):
+        return _plan(flags)
+
+
+def _plan(flags: Flags) -> int:
     if flags.out is not None and flags.out.exists():
         raise StateError("is there already", where=str(flags.out), fix="name another file")
     if flags.out is not None:
@@ -106,7 +123,11 @@ def cluster_of(flags: Flags) -> Cluster:
     chips = as_count(flags.chips, where="--chips")
     machine = read_machine(flags.machine) if flags.machine is not None else MachineProfile()
     if flags.latency is not None:
-        machine = replace(machine, latency_s=as_seconds(flags.latency, where="--latency", zero=True, never=False))
+        latency_s = as_seconds(flags.latency, where="--latency", zero=True, never=False)
+        if latency_s >= LONGEST_LATENCY_S:
+            fix = f"use less than {LONGEST_LATENCY_S:g} s, after which a learner that says nothing counts as gone"
+            raise SettingError(f"is {flags.latency!r}", where="--latency", fix=fix)
+        machine = replace(machine, latency_s=latency_s)
     given = flags.slice_chips
     slice_chips = as_count(given, where="--slice-chips") if given is not None else usual_slice(chips)
     return Cluster(
@@ -117,7 +138,9 @@ def cluster_of(flags: Flags) -> Cluster:
         gbit_s=as_gbit_s(flags.gbit_s, where="--gbit-s"),
         sites=None if flags.sites is None or _is_file(flags.sites) else as_count(flags.sites, where="--sites"),
         syncer_gib=as_gib(flags.syncer_gib, where="--syncer-gib") if flags.syncer_gib is not None else None,
-        syncer_gbit_s=as_gbit_s(flags.syncer_gbit_s, where="--syncer-gbit-s") if flags.syncer_gbit_s else None,
+        syncer_gbit_s=as_gbit_s(flags.syncer_gbit_s, where="--syncer-gbit-s")
+        if flags.syncer_gbit_s is not None
+        else None,
         spread=as_number(flags.spread, where="--spread"),
         hardware=replace(FITTED, elastic=replace(FITTED.elastic, slice_chips=slice_chips)),
         machine=machine,

@@ -55,8 +55,9 @@ def as_seconds(text: str, *, where: str, zero: bool = False, unit: str = "s", ne
     value = _WORDS.get(text.strip().lower())
     if value is None:
         value = _read(text, _SECONDS, default=unit)
-    endless = value is not None and math.isinf(value) and not never
-    if value is None or math.isnan(value) or value < 0 or (value == 0 and not zero) or endless:
+    elif not never:
+        value = None
+    if value is None or math.isnan(value) or value < 0 or (value == 0 and not zero):
         fix = f"use a duration of {'0 or more' if zero else 'more than 0'}, such as 400ms, 1.5s, 20min, 30d or 1y"
         raise SettingError(f"is {text!r}", where=where, fix=fix)
     return value
@@ -148,4 +149,8 @@ def _read(text: str, units: Mapping[str, float], *, default: str) -> float | Non
     unit = match[2].lower() or default
     if unit not in units:
         return None
-    return float(match[1].replace(",", "").replace("_", "")) * units[unit]
+    number = float(match[1].replace(",", "").replace("_", ""))
+    written_zero = not any(c.isdecimal() and int(c) for c in match[1].lower().partition("e")[0])
+    if math.isinf(number) or (number == 0) != written_zero:
+        return None  # beyond what a number can be, and neither never nor nothing
+    return number * units[unit]

@@ -12,7 +12,9 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
-from gruppetto.errors import RunFailed
+from gruppetto.cli.virtual_resume import has_virtually_ended, is_virtual, resume_virtually
+from gruppetto.cli.workers import workers_of
+from gruppetto.errors import RunFailed, SettingError
 from gruppetto.launch.place import held_directory, run_directory
 from gruppetto.launch.resuming import Resumption, find, make_ready
 from gruppetto.report.rundir import Report, write_report
@@ -25,6 +27,8 @@ __all__ = ["main"]
 class Flags:
     """Go on with a whole local run: from its newest checkpoint, or a named one, as if it had not been interrupted.
 
+    A run in virtual time goes on from what it saved last, to the same bits.
+
     Without a checkpoint it goes on from the syncer's durable state, and the learners begin with its weights.
     """
 
@@ -34,6 +38,8 @@ class Flags:
     """Go on in a new directory, and leave the old run as it is."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
     """Where tokenized text is kept between runs."""
+    workers: Annotated[str, tyro.conf.arg(metavar="N")] = "1"
+    """Processes that train a virtual run; what comes out does not depend on them."""
     json: bool = False
     """The report as one JSON object on standard output."""
 
@@ -41,6 +47,11 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "resume")
     source = Path(exactly_one(flags.source, "RUNDIR or CHECKPOINT", "resume"))
+    workers = workers_of(flags.workers)
+    if is_virtual(source):
+        return _virtually(source, flags, workers)
+    if workers > 1:
+        raise SettingError("trains a virtual run, and this is none", where="--workers", fix="leave it out")
     with _place(source, flags.out) as (found, directory):
         if found.finished:
             if flags.json:
@@ -55,6 +66,21 @@ def main(arguments: Sequence[str]) -> int:
         print_json(report.figures)
     else:
         print(f"{report.text}\n{directory}")
+    return 0
+
+
+def _virtually(source: Path, flags: Flags, workers: int) -> int:
+    if has_virtually_ended(source):
+        if flags.json:
+            print_json({"finished": True})
+        else:
+            print(f"{source}: the run is finished: nothing is left to be resumed")
+        return 0
+    report = resume_virtually(source, out=flags.out, cache=Path(flags.cache).expanduser(), workers=workers)
+    if flags.json:
+        print_json(report.figures)
+    else:
+        print(f"{report.text}\n{flags.out or source}")
     return 0
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gruppetto.cli.flags import at_most_one, print_json, read_flags
+from gruppetto.cli.naming import as_typed, said_in
 from gruppetto.cli.place_for import make_place_for
 from gruppetto.cli.quantities import as_count, counted, timed
 from gruppetto.cli.simulate_file import ScenarioFile, read_scenario
@@ -40,15 +41,36 @@ MANY_STEPS = 1e6
 SAY_EVERY_S = 5.0
 
 
+OPTIONS = {
+    **{
+        f"simulate.{name}": f"--{name.replace('_', '-')}" for name in ("chips", "learners", "hours", "step_s", "spread")
+    },
+    **{f"simulate.{name}": f"--{name.replace('_', '-')}" for name in ("stride", "scale_down_s", "scale_up_s")},
+    "pace.step_s": "--step-s",
+    "pace.jitter": "--jitter",
+    "run.min_quorum": "--min-quorum",
+    "run.num_learners": "--min-quorum",
+    "run.num_fragments": "--fragments",
+    "run.sync_period": "--sync-period",
+}
+"""Where the simulator says that a value is, and the option that sets it."""
+
+
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, one_by_one(arguments), "simulate")
     name = at_most_one(flags.scenario, "SCENARIO.toml", "simulate")
     file = ScenarioFile(arguments=()) if name is None else read_scenario(Path(name), Flags)
     if name is not None:
         flags = read_flags(Flags, _together(file, one_by_one(arguments)), "simulate")
+    place = Path(name) if name is not None else None
+    with as_typed(OPTIONS, said=said_in(arguments), file=place, in_file=said_in(file.arguments)):
+        return _simulate(flags, file)
+
+
+def _simulate(flags: Flags, file: ScenarioFile) -> int:
     if flags.table not in (None, *TABLES):
         fix = f"use {' or '.join(TABLES)}"
-        raise SettingError(f"{flags.table!r} is no table", where="gruppetto simulate: --table", fix=fix)
+        raise SettingError(f"{flags.table!r} is no table", where="--table", fix=fix)
     if flags.figure is not None:
         from gruppetto.report.clusters import check_kind
 
@@ -173,7 +195,9 @@ def _traced(jobs: Sequence[tuple[str, Scenario, int]], path: Path) -> Outcome:
         path = path / "trace.jsonl"
     if path.exists():
         raise SettingError("is there already", where=str(path), fix="name another file")
-    with TraceWriter(path, {"simulated": f"{scenario.learners} learners on {scenario.chips} chips"}) as trace:
+    riders = f"{scenario.learners} learner{'s' * (scenario.learners > 1)}"
+    what = {"simulated": f"{riders} on {counted(scenario.chips)} chips", "stride": scenario.stride}
+    with TraceWriter(path, what) as trace:
         return run(system, scenario, seed, trace)
 
 

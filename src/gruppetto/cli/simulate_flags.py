@@ -135,6 +135,10 @@ def _spell(flag: str, values: str) -> list[str]:
 
 
 def scenario_of(flags: Flags) -> Scenario:
+    # Judged also where no table and no machine wants them: what is mistyped is nothing that was meant.
+    as_count(flags.parameters, where="--parameters")
+    for sites in flags.sites:
+        as_count(sites, where="--sites")
     recovery = FITTED.recovery
     if flags.recovery_s is not None:
         mean_s = as_seconds(flags.recovery_s, where="--recovery-s", never=False)
@@ -142,8 +146,8 @@ def scenario_of(flags: Flags) -> Scenario:
     hardware = Hardware(
         elastic=ElasticCosts(
             slice_chips=slice_of(flags, max(map(chips_of, flags.chips or ("1.2M",)))),
-            scale_down_s=as_seconds(flags.scale_down_s, where="--scale-down-s", zero=True),
-            scale_up_s=as_seconds(flags.scale_up_s, where="--scale-up-s", zero=True),
+            scale_down_s=as_seconds(flags.scale_down_s, where="--scale-down-s", zero=True, never=False),
+            scale_up_s=as_seconds(flags.scale_up_s, where="--scale-up-s", zero=True, never=False),
         ),
         recovery=recovery,
         restart=RestartCosts(
@@ -155,14 +159,14 @@ def scenario_of(flags: Flags) -> Scenario:
     return Scenario(
         chips=max(map(chips_of, flags.chips or ("1.2M",))),
         mtbi_s=as_years(flags.mtbi_years, where="--mtbi-years"),
-        hours=as_seconds(flags.hours, where="--hours", unit="h") / 3600.0,
-        step_s=as_seconds(flags.step_s, where="--step-s"),
+        hours=as_seconds(flags.hours, where="--hours", unit="h", never=False) / 3600.0,
+        step_s=as_seconds(flags.step_s, where="--step-s", never=False),
         spread=as_number(flags.spread, where="--spread"),
         jitter=as_number(flags.jitter, where="--jitter"),
         stride=at_least_one(stride, "--stride"),
         hardware=hardware,
         causes=tuple(map(_cause, flags.fails)),
-        link=Link(latency_s=as_seconds(flags.latency or "20ms", where="--latency", zero=True, never=False)),
+        link=Link(latency_s=_latency_s(flags)),
         link_outages=_outages(flags.link_fails, "--link-fails"),
         syncer_outages=_outages(flags.syncer_fails, "--syncer-fails"),
         chip_steps=as_count(flags.chip_steps, where="--chip-steps") if flags.chip_steps is not None else None,
@@ -176,6 +180,17 @@ def scenario_of(flags: Flags) -> Scenario:
             liveness_s=LIVENESS_S,
         ),
     )
+
+
+def _latency_s(flags: Flags) -> float:
+    """Refused where it is so long that whoever speaks is taken for dead before he is heard."""
+    latency_s = (
+        as_seconds(flags.latency, where="--latency", zero=True, never=False) if flags.latency is not None else 0.02
+    )
+    if latency_s >= LIVENESS_S:
+        fix = f"use less than {LIVENESS_S:g} s, after which a learner that says nothing counts as gone"
+        raise SettingError(f"is {flags.latency!r}", where="--latency", fix=fix)
+    return latency_s
 
 
 def priced(scenario: Scenario, flags: Flags) -> Scenario:
@@ -222,7 +237,7 @@ def _cause(text: str) -> Cause:
     if len(parts) not in (3, 4) or parts[3:] not in ([], ["notice"]) or not name or name == "chip":
         fix = "use NAME:CHIPS:MTBI:RECOVERY or NAME:CHIPS:MTBI:RECOVERY:notice, such as region:131072:90d:2h"
         raise SettingError(f"is {text!r}", where="--fails", fix=fix)
-    mean_s = as_seconds(parts[2], where=f"--fails {name}: recovery")
+    mean_s = as_seconds(parts[2], where=f"--fails {name}: recovery", never=False)
     unit = Recovery(scale_s=1.0, shape=FITTED.recovery.shape, power=FITTED.recovery.power).mean_s
     return Cause(
         name=name,

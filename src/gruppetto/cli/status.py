@@ -25,11 +25,12 @@ from gruppetto.launch.place import is_held
 from gruppetto.protocol.admission import ADVICE
 from gruppetto.report.alarms import alarm_lines
 from gruppetto.report.rundir import PROCESSES, TRACE
+from gruppetto.report.simulated import of_what_world, step_of
 from gruppetto.report.story import as_duration
 from gruppetto.runtime.authority import is_lived_in
 from gruppetto.runtime.health import UNKNOWN_LEARNER
 from gruppetto.runtime.store import holds_commits
-from gruppetto.trace.log import Record, read_trace
+from gruppetto.trace.log import Header, Record, is_trace, read_trace
 
 __all__ = ["gate_lines", "main", "standby_lines", "status_of_directory"]
 
@@ -121,7 +122,7 @@ def status_of_directory(
         status = fetch_status_of_all(endpoint.url, token=token, tls=tls)
     except GruppettoError:
         report, held = _read(directory / "report.json", _Report), is_held(directory)
-        if not processes and not report and not held:
+        if not processes and not report and not held and not is_trace(directory / "trace.jsonl"):
             for place in (directory, directory / "syncer"):
                 if holds_commits(place) or is_lived_in(place):
                     return status_of_state(place)
@@ -130,6 +131,8 @@ def status_of_directory(
             ) from None
         seen = _with_last_seen(report, directory / TRACE)
         whole = bool(report) and report.get("rounds", 0) >= seen.get("rounds", 0)  # else written while the run went on
+        if told := seen.get("simulated"):
+            whole = told.get("hours") is not None  # its one process made the end, or did not
         return status_of_report(directory, seen, processes, ended=whole, held=held)
     if "standby" in processes:
         status["standby"] = processes["standby"]
@@ -150,8 +153,13 @@ def _last_seen(trace: Path) -> dict[str, Any]:
     with suppress(DataError):
         for line in read_trace(trace):
             if not isinstance(line, Record):
+                seen.update(_of_its_world(line))
                 continue
             data = line.data
+            if "world" in seen:
+                seen["wall_s"] = line.t  # whose clock goes on through all lives
+            if (line.kind, line.name) == ("note", "simulated"):
+                seen["simulated"] = {**seen.get("simulated", {}), **data}
             match line.name, data.get("round"), data.get("learner"), data.get("participants"):
                 case "Published", int(round), _, _:
                     seen["rounds"] = max(seen["rounds"], round)
@@ -162,11 +170,19 @@ def _last_seen(trace: Path) -> dict[str, Any]:
                     known = seen["learners"].setdefault(name, {})
                     known["last_rejection"] = {"round": round, "reason": str(data.get("reason"))}
                 case "MemberChanged", _, str(name), _:
-                    seen["learners"].setdefault(name, {})["why"] = str(data.get("why"))
+                    seen["learners"].setdefault(name, {}).update(why=str(data.get("why")), state=data.get("state"))
                 case "Progress", _, str(name), _:
                     known = seen["learners"].setdefault(name, {})
                     known.update({key: data[key] for key in ("clock", "steps", "step_s") if key in data})
     return seen
+
+
+def _of_its_world(header: Header) -> dict[str, Any]:
+    """What a header says of a run that was not made of processes."""
+    if "simulated" in header.data:
+        told = {"what": str(header.data["simulated"]), "stride": header.data.get("stride", 1)}
+        return {"world": "simulated", "simulated": told}
+    return {"world": "virtual"} if header.data.get("virtual") else {}
 
 
 def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
@@ -180,6 +196,8 @@ def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
     seen: dict[str, Any] = _last_seen(trace) if trace.exists() else {"rounds": 0, "learners": {}}
     known: dict[str, Any] = seen["learners"]
     both = {name: {**known.get(name, {}), **reported.get(name, {})} for name in {*known, *reported}}
+    if "simulated" in seen:
+        report = {**report, "simulated": {**seen["simulated"], **(report.get("simulated") or {})}}
     return {**seen, **report, "rounds": max(seen["rounds"], report.get("rounds", 0)), "learners": both}
 
 
@@ -214,6 +232,8 @@ class _Report(msgspec.Struct):
     """What is read of report.json."""
 
     mode: str = ""
+    world: str = "real"
+    simulated: dict[str, Any] | None = None
     rounds: int = 0
     wall_s: float | None = None
     learners: dict[str, _Learner] = {}
@@ -242,9 +262,12 @@ def _text(status: dict[str, Any]) -> str:
     since = f" since {status['stopped_at']}" if "stopped_at" in status else ""
     # How far a run had come that is starting again nobody knows yet.
     round = f"round {status['round']}{f' of {rounds}' if rounds else ''}, " if status["phase"] != "starting" else ""
-    lines = [f"{run}{round}{status['phase']}{since}; waiting for {status['waiting_for']}"]
+    world = f"{made}, " if (made := of_what_world(status)) else ""
+    told = status.get("simulated") or {}
+    of = f"{told['what']}: " if told else ""
+    lines = [f"{run}{world}{of}{round}{status['phase']}{since}; waiting for {status['waiting_for']}"]
     for name, each in status["learners"].items():
-        step = f"{each['step_s']:.3f} s per step" if each.get("step_s") else "no step yet"
+        step = f"{each['step_s']:.3f} s per {step_of(status)}" if each.get("step_s") else "no step yet"
         merged = each.get("last_merged_round")
         offered = f", {_restarts(n)}" if (n := each.get("restarts", 0)) else ""
         offered += f", norm {each['norm']:.3g}" if each.get("norm") is not None else ""
@@ -257,16 +280,23 @@ def _text(status: dict[str, Any]) -> str:
         lines += [f"    {line}" for line in _reasons(each)]
     lines += [f"  {line}" for line in shard_lines(status)]
     lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]
-    told = [
-        f"{back['learner']} began from {back['source']}{' ' + back['donor'] if back['donor'] else ''} "
-        f"(found in {back['seconds']:.1f} s)"
-        for back in status["recoveries"]
-    ]
-    lines += [f"  > {line}" for line in _last_of(told)]
+    lines += [f"  > {line}" for line in _last_of([_began(back) for back in status["recoveries"]])]
     lines += [f"  x {line}" for line in _last_of(_death_lines(status))]
     ended = status["phase"] in (*OVER, "stopped")
     lines += [f"  {line}" for line in alarm_lines(status.get("alarms", ()), status.get("uptime_s", 0.0), ended=ended)]
     return "\n".join(lines)
+
+
+def _began(back: Mapping[str, Any]) -> str:
+    """
+    >>> back = {"learner": "ben", "source": "peer", "donor": "anna", "seconds": 2.5}
+    >>> _began(back), _began(back | {"source": "memory", "donor": "", "search_s": None})
+    ('ben began from peer anna (found in 2.5 s)', 'ben went on from memory (merged again after 2.5 s)')
+    """
+    donor = f" {back['donor']}" if back["donor"] else ""
+    if back["source"] == "memory":
+        return f"{back['learner']} went on from memory (merged again after {as_duration(back['seconds'])})"
+    return f"{back['learner']} began from {back['source']}{donor} (found in {back['seconds']:.1f} s)"
 
 
 def _reasons(each: Mapping[str, Any]) -> list[str]:

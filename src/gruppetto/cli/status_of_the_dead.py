@@ -69,12 +69,14 @@ def status_of_report(
     alone that is away, and somebody cares for that.
     """
     learners: Mapping[str, Any] = processes.get("learners", {})
-    phase, waiting_for = _expected(directory, processes, ended=ended, held=held)
+    phase, waiting_for = _expected(directory, processes, ended=ended, held=held, world=report.get("world", "real"))
     seen: Mapping[str, Any] = report.get("learners", {})
     shape = status_before_the_first_learner(_setting_in(directory), Observer(), run_id="", epoch=0, now=0.0)
     return {
         **shape,
         "round": report.get("rounds", 0),
+        "world": report.get("world", "real"),
+        "simulated": report.get("simulated"),
         "phase": phase,
         "waiting_for": waiting_for,
         "uptime_s": report.get("wall_s") or 0.0,
@@ -107,8 +109,14 @@ def deaths_in(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _expected(directory: Path, processes: Mapping[str, Any], *, ended: bool, held: bool) -> tuple[str, str]:
+def _expected(
+    directory: Path, processes: Mapping[str, Any], *, ended: bool, held: bool, world: str = "real"
+) -> tuple[str, str]:
     """The phase of a run whose syncer does not answer, and what it waits for."""
+    if world != "real":
+        if held:
+            return "training", "its one process, in virtual time"
+        return "ended" if ended else "stopped", "nothing: no process makes it"
     if held:
         syncer: Mapping[str, Any] = processes.get("syncer", {})
         if processes.get("stage") == "done":

@@ -12,8 +12,9 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_json, read_flags
+from gruppetto.cli.naming import as_typed, said_in
+from gruppetto.cli.workers import workers_of
 from gruppetto.config import RunConfig, load_run
-from gruppetto.config.kinds import Typed, as_kind
 from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, SettingError, UserError
 from gruppetto.launch.engine import Engine
@@ -25,7 +26,6 @@ from gruppetto.runtime.clock import MonotonicClock
 __all__ = ["Flags", "check_data", "main", "needed_by", "ride_and_report", "run_rival"]
 
 PROGRESS_EVERY_S = 5.0
-MAX_WORKERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,25 @@ class Flags:
     """Processes that train a virtual run; what comes out does not depend on them."""
 
 
+OPTIONS = {
+    "run.num_learners": "--learners",
+    "run.rounds": "--rounds",
+    "run.mode": "--mode",
+    "train.seed": "--seed",
+    "model.seed": "--seed",
+    "syncer.shards": "--shards",
+    "preset": "--preset",
+}
+"""Settings that have a flag of their own."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    flags = read_flags(Flags, arguments, "train")
+    flags, said = read_flags(Flags, arguments, "train"), said_in(arguments)
+    with as_typed({setting: option for setting, option in OPTIONS.items() if option in said}):
+        return _train(flags)
+
+
+def _train(flags: Flags) -> int:
     overrides = overrides_of(
         flags.set,
         {
@@ -82,8 +99,8 @@ def main(arguments: Sequence[str]) -> int:
     )
     file = at_most_one(flags.run, "RUN.toml", "train")
     if flags.virtual:
-        return _ride_virtually(flags, Path(file) if file else None, overrides)
-    config = load_run(Path(file) if file else None, preset=flags.preset, overrides=overrides)
+        return _ride_virtually(flags, Path(file) if file is not None else None, overrides)
+    config = load_run(Path(file) if file is not None else None, preset=flags.preset, overrides=overrides)
     compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
     for other in compare:
         if not holds_run(other):
@@ -111,9 +128,7 @@ def main(arguments: Sequence[str]) -> int:
 def _ride_virtually(flags: Flags, file: Path | None, overrides: dict[str, object]) -> int:
     from gruppetto.cli.virtual import read_virtual_plan, ride_virtually
 
-    workers = as_kind(Typed(flags.workers), int, where="--workers")
-    if not 1 <= workers <= MAX_WORKERS:
-        raise SettingError(f"is {workers}", where="--workers", fix=f"use 1 to {MAX_WORKERS}")
+    workers = workers_of(flags.workers)
     asked = read_virtual_plan(file, preset=flags.preset, overrides=overrides)
     if asked.run.syncer.shards > 1:
         raise SettingError(

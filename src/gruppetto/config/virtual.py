@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from gruppetto.config.kinds import read_list, read_table
 from gruppetto.config.run import RunConfig
+from gruppetto.config.write import section
 from gruppetto.errors import SettingError
 from gruppetto.sim.compute import Pace
 from gruppetto.sim.failures import Recovery
 from gruppetto.sim.mishaps import Mishap
 from gruppetto.train.virtual_setting import Guest, VirtualSetting
 
-__all__ = ["VIRTUAL_TABLES", "VirtualTable", "read_guests", "read_virtual", "setting_of"]
+__all__ = ["VIRTUAL_TABLES", "VirtualTable", "as_toml", "read_guests", "read_virtual", "setting_of"]
 
 VIRTUAL_TABLES = ("virtual", "guest")
 """Names in a file that only virtual training reads."""
@@ -48,6 +49,8 @@ class VirtualTable:
     """Learners give their state to those who begin in mid-run."""
     rewarm_steps: int = 20
     """Of the learning rate of whoever begins in mid-run with a fresh optimizer."""
+    save_every_s: float = 30.0
+    """Real seconds from one state on disk to the next, from which `gruppetto resume` goes on; 0: every round."""
     rivals: tuple[Rival, ...] = ()
     """Systems that go through the same kills, to compare with: `elastic`, `data-parallel`, `diloco`."""
 
@@ -83,6 +86,11 @@ def read_virtual(content: Mapping[str, object]) -> VirtualTable:
 def read_guests(content: Mapping[str, object]) -> tuple[Guest, ...]:
     """Each ``[[guest]]`` of a file. Raises :class:`SettingError`."""
     return tuple(read_list(Guest, content, "guest"))
+
+
+def as_toml(table: VirtualTable, guests: Sequence[Guest]) -> str:
+    """Both tables as they are read back."""
+    return "\n".join([section("[virtual]", table), *(section("[[guest]]", guest) for guest in guests)])
 
 
 def setting_of(

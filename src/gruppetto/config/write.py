@@ -51,6 +51,11 @@ def write_run(config: RunConfig, path: Path) -> None:
     new.replace(path)
 
 
+def section(head: str, setting: object) -> str:
+    """A table of a TOML file, with every value of ``setting`` that is not at None."""
+    return _section(head, _table(setting))
+
+
 def _table(setting: object) -> dict[str, object]:
     return {f.name: _spelled(getattr(setting, f.name), f.default) for f in fields(setting)}  # type: ignore[arg-type]
 

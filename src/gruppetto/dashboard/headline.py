@@ -10,7 +10,7 @@ from gruppetto.protocol.admission import ADVICE, ROUTINE
 from gruppetto.protocol.messages import FAILED, RejectionReason
 from gruppetto.report.story import as_duration
 
-__all__ = ["Headline", "Trouble", "headline_of", "is_expected", "state_of"]
+__all__ = ["Headline", "Trouble", "headline_of", "is_expected", "seen_state", "state_of"]
 
 QUIET_STEPS, QUIET_S = 4.0, 3.0
 """A learner is waiting when no step of it has come for so many of its steps, and at least for so long."""
@@ -55,14 +55,22 @@ def state_of(lane: Lane, now: float) -> str:
             return "offline"
 
 
+def seen_state(picture: Picture, lane: Lane, now: float) -> str:
+    """The same, as it is shown: nobody has to look after a simulated learner that pauses."""
+    state = state_of(lane, now)
+    return "training" if state == "waiting" and picture.world == "simulated" else state
+
+
 def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
     """``now``: seconds since the run began; ``live``: somebody is still writing the trace."""
-    states = {name: state_of(lane, now) for name, lane in sorted(picture.lanes.items())}
+    states = {name: seen_state(picture, lane, now) for name, lane in sorted(picture.lanes.items())}
     training = sum(1 for state in states.values() if state == "training")
     of = f"round {picture.published}" + (f" of {picture.rounds}" if picture.rounds else "")
     if picture.finished:
         text = f"The run reached its last round, {picture.published}, after {as_duration(picture.published_at)}."
         return Headline(state="finished", title="Finished", text=text)
+    if picture.world == "simulated" and (picture.simulated or not live):
+        return _of_simulated(picture)
     if not picture.lanes:
         return Headline(
             state="empty", title="Nobody is here yet", text="Start learners; the first gives the initial weights."
@@ -95,6 +103,20 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
         f"{training} of {everybody} learners are training.{beyond}"
     )
     return Headline(state="training", title="Training", text=text, troubles=troubles)
+
+
+def _of_simulated(picture: Picture) -> Headline:
+    what = str(picture.header["simulated"])
+    if not picture.simulated:
+        text = (
+            f"The simulation of {what} was broken off at round {picture.published}, after {as_duration(picture.now)}."
+        )
+        return Headline(state="stopped", title="Broken off", text=text)
+    text = (
+        f"{what} rode {picture.published} rounds in {as_duration(3600 * picture.simulated['hours'])} of virtual time; "
+        f"{picture.simulated['goodput']:.1%} of the chips' time went into steps. Nothing of it was measured."
+    )
+    return Headline(state="finished", title="Simulated", text=text)
 
 
 def _ready(here: int, awaited: int) -> str:

@@ -47,6 +47,9 @@ class Notes(Seen):
         fates = ("consumed", "merged", "discarded", "lost", "promised", "open")
         self.ledger = {fate: whole(data.get(fate, 0)) for fate in fates}
 
+    def _on_simulated(self, who: str, data: Mapping[str, Any]) -> None:
+        self.simulated = {name: real(data[name]) for name in ("hours", "goodput", "uptime")}
+
     def _on_recovery(self, who: str, data: Mapping[str, Any]) -> None:
         if "source" not in data:
             found = "; ".join(str(each) for each in data.get("found", ())) or "less than was published"

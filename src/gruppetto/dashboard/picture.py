@@ -106,6 +106,7 @@ _HANDLERS: dict[bytes, _Handler] = {
     b'"note":"traffic"': Picture._on_traffic,
     b'"note":"evaluation"': Picture._on_evaluation,
     b'"note":"ledger"': Picture._on_ledger,
+    b'"note":"simulated"': Picture._on_simulated,
     b'"note":"recovery"': Picture._on_recovery,
     b'"note":"died"': Picture._on_died,
 }

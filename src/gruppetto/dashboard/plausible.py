@@ -53,8 +53,9 @@ def header_of(data: Mapping[str, Any]) -> dict[str, Any]:
     wall_s = found.pop("started_at", None)
     if isinstance(wall_s, int | float) and 0 <= wall_s < LATEST_WALL_S:
         found["started_at"] = wall_s
-    if not _is_count(found.get("numel")):
-        found.pop("numel", None)
+    for count in ("numel", "stride"):
+        if not _is_count(found.get(count)):
+            found.pop(count, None)
     return found
 
 

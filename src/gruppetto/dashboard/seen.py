@@ -96,6 +96,8 @@ class Seen:
         self.clipped: Counter[str] = Counter()
         self.ledger: dict[str, int] = {}
         """The run's own books, where the trace has them."""
+        self.simulated: dict[str, float] = {}
+        """What a simulator said at the end of a run that it had made: hours, goodput and uptime of the chips."""
         self.up_bytes = self.down_bytes = 0
         self.persist_failed = ""
         self.damaged_lines = 0
@@ -116,6 +118,13 @@ class Seen:
     def rounds(self) -> int | None:
         """The last round of the run; None if it has no end or is not known."""
         return self.setting.get("rounds")
+
+    @property
+    def world(self) -> str:
+        """real, virtual or simulated, as in :class:`gruppetto.trace.measures.Measures`."""
+        if "simulated" in self.header:
+            return "simulated"
+        return "virtual" if self.header.get("virtual") else "real"
 
     def steps(self) -> list[int]:
         """Of each learner that has made any."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gruppetto.dashboard.alarms import alarms_of
-from gruppetto.dashboard.headline import headline_of, is_expected, state_of
+from gruppetto.dashboard.headline import headline_of, is_expected, seen_state
 from gruppetto.dashboard.lane import MEASURED, Lane
 from gruppetto.dashboard.picture import Picture
 from gruppetto.dashboard.plausible import MOST_WHOLE
@@ -34,7 +34,7 @@ CLIP_BY_NAME = {cause.value: text for cause, text in CLIP_ADVICE.items()}
 def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
     """What is true now, whatever part of the run somebody looks at."""
     headline = headline_of(picture, now, live=live)
-    states = [state_of(lane, now) for lane in picture.lanes.values()]
+    states = [seen_state(picture, lane, now) for lane in picture.lanes.values()]
     last = picture.latest[-1] if picture.latest else None
     merged = round(min(MOST_WHOLE, float(picture.series["merged"].window(0.0, now + 1, most=1).total.sum())))
     consumed = sum(lane.tokens for lane in picture.lanes.values()) + picture.crowd_tokens
@@ -43,10 +43,13 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
     return {
         "now": now,
         "live": live,
-        "began_wall_s": picture.timeline.began_wall_s,
+        "began_wall_s": picture.timeline.began_wall_s if picture.world == "real" else None,
         "headline": asdict(headline),
         "run_id": str(picture.header.get("simulated") or picture.header.get("run_id") or ""),
-        "simulated": "simulated" in picture.header,
+        "world": picture.world,
+        "simulated": {"stride": picture.header.get("stride", 1), **picture.simulated}
+        if picture.world == "simulated"
+        else None,
         "round": picture.published,
         "rounds": picture.rounds,
         "lives": picture.lives,
@@ -63,7 +66,9 @@ def head(picture: Picture, now: float, *, live: bool) -> dict[str, Any]:
         "tokens": picture.ledger or {"consumed": consumed, "merged": merged},
         "bytes": {"up": picture.up_bytes, "down": picture.down_bytes, "data_parallel": equivalent, "moved": moved},
         "loss": picture.series["loss"].last,
-        "spoilt": [lane.name for lane in _in_order(picture) if lane.spoilt and state_of(lane, now) in TRAINS],
+        "spoilt": [
+            lane.name for lane in _in_order(picture) if lane.spoilt and seen_state(picture, lane, now) in TRAINS
+        ],
         "evaluated": picture.evaluations[-1] if picture.evaluations else None,
         "lines": picture.lines,
         "damaged_lines": picture.damaged_lines,
@@ -113,7 +118,7 @@ def _lane(picture: Picture, lane: Lane, start: float, end: float, slots: int) ->
     beats = lane.measured["share"].window(start, end, most=slots)
     return {
         "name": lane.name,
-        "state": state_of(lane, picture.now),
+        "state": seen_state(picture, lane, picture.now),
         "why": lane.why,
         "source": lane.source,
         "clock": lane.clock,

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ import numpy as np
 from gruppetto.errors import DataError
 from gruppetto.numerics import Accumulator, Layout, TensorSpec, fragment, rule_for, warm
 from gruppetto.numerics.codec import CODECS
+from gruppetto.numerics.downlink import DOWNLINKS, take_step
 from gruppetto.numerics.inspection import inspect
 from gruppetto.protocol.ledger import Ledger
 from gruppetto.protocol.state import SyncerState
@@ -102,6 +104,7 @@ def measure_machine(
     return MachineProfile(
         fold_elements_per_s=fold,
         merge_elements_per_s=merge,
+        step_down_elements_per_s=measure_step_down(clock),
         persist_bytes_per_s=disk.bytes_per_s,
         persist_s=disk.forced_s,
         latency_s=line.latency_s,
@@ -136,6 +139,17 @@ def measure_merge(clock: Clock) -> tuple[float, float]:
         folds.append(_seconds(clock, fold))
         steps.append(_seconds(clock, step))
     return spec.numel / median(folds[1:]), spec.numel / median(steps[1:])
+
+
+def measure_step_down(clock: Clock) -> float:
+    """Elements a second of taking a step in the words in which it is published."""
+    codec = DOWNLINKS["delta"].usual
+    before, step = np.random.default_rng(0).standard_normal((2, ROW * ROW), np.float32)
+    rest, left, took = np.zeros_like(before), np.zeros_like(before), []
+    for _ in range(REPEATS + 1):
+        after = before + step
+        took.append(_seconds(clock, partial(take_step, before, after, rest, codec, left)))
+    return float(before.size / median(took[1:]))
 
 
 def measure_disk(directory: Path, clock: Clock) -> Disk:

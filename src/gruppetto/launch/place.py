@@ -13,7 +13,7 @@ from gruppetto.errors import DataError, StateError
 from gruppetto.report.rundir import PLAN, PROCESSES, RUN, TRACE, TRAIN_LOG
 from gruppetto.trace.log import Record, is_trace, read_trace
 
-__all__ = ["SEEDS", "clear", "has_begun", "held_directory", "holds_run", "is_held", "run_directory"]
+__all__ = ["LOCK", "SEEDS", "clear", "has_begun", "held_directory", "holds_run", "is_held", "run_directory"]
 
 SEEDS = "seeds.json"
 """In a directory that holds several runs, one for each seed."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gruppetto.report.curves import Curve
 from gruppetto.report.story import as_bytes, as_duration
+from gruppetto.report.time_axis import tell_time
 from gruppetto.trace.measures import Measures
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ INK = "#102030"
 USUAL, FAR = 0.9, 4.0
 BINS = 120
 """A strip of so many cells shows a run of any length."""
+LABEL_SHARE = 0.08
+"""Of the width, which a short word takes: no second one is written so near to the first."""
+SECONDS_FROM_MS = 10_000.0
 PHASES = (
     ("quorum_s", "waiting for the quorum"),
     ("grace_spent_s", "grace window"),
@@ -168,35 +172,51 @@ def _participation(axes: Axes, found: Measures) -> None:
     edges = np.linspace(start, end, BINS + 1)
     rounds = [r for r in found.rounds.values() if r.due]
     place = np.clip(np.searchsorted(edges, [r.closed_at for r in rounds], side="right") - 1, 0, BINS - 1)
-    per_bin = np.maximum(np.bincount(place, minlength=BINS), 1)
+    closed = np.bincount(place, minlength=BINS)
+    # A round is the work of the time before it: cells in which none was closed belong to the next one.
+    later = np.where(closed > 0, np.arange(BINS), BINS)
+    of = np.minimum.accumulate(later[::-1])[::-1]
+    middles = (edges[:-1] + edges[1:]) / 2
     for lane, name in enumerate(names):
         states = [*found.learners[name].states, (end, "end")]
         for (since, state), (until, _) in pairwise(states):
             if state == "live" and until > since:
                 axes.broken_barh([(since, until - since)], (lane - 0.36, 0.72), facecolors="#8888884d")
         merged = np.bincount([b for b, r in zip(place, rounds, strict=True) if name in r.participants], minlength=BINS)
+        here = _is_live(found.learners[name].states, middles.tolist())
+        shares = [merged[b] / closed[b] if b < BINS and (b == at or here[at]) else 0.0 for at, b in enumerate(of)]
         axes.broken_barh(
             [(edges[b], edges[b + 1] - edges[b]) for b in range(BINS)],
             (lane - 0.36, 0.72),
-            facecolors=[(0.0, 0.447, 0.698, share) for share in merged / per_bin],
+            facecolors=[(0.0, 0.447, 0.698, share) for share in shares],
             lw=0,
         )
     _deaths(axes, found, names)
     axes.set_yticks(range(len(names)), names)
     axes.set_xlim(start, end)
-    axes.set_xlabel("seconds; the darker, the more rounds its work was merged in")
+    time = f"{'virtual ' if found.world != 'real' else ''}{tell_time(axes, start, end)}"
+    axes.set_xlabel(f"{time}; the darker, the more rounds its work was merged in")
+
+
+def _is_live(states: Sequence[tuple[float, str]], at: Sequence[float]) -> list[bool]:
+    """Whether it was, at each of these times."""
+    return [next((state for since, state in reversed(states) if since <= t), "") == "live" for t in at]
 
 
 def _deaths(axes: Axes, found: Measures, names: Sequence[str]) -> None:
     """A cross where a learner died, a line through all lanes where the syncer did."""
-    for death in found.deaths:
+    start, end = found.window
+    said: dict[str, float] = {}
+    for death in sorted(found.deaths, key=lambda death: death.wall_s):
         at = found.since_it_began(death)
         if at is None:
             continue
         if death.process in names:
             lane = names.index(death.process)
             axes.plot([at], [lane], "x", color=COLOURS[1], ms=9, mew=2.5)
-            axes.annotate(f" {death.cause}", (at, lane + 0.4), fontsize="x-small", color=INK, ha="center")
+            if at - said.get(death.process, -math.inf) > LABEL_SHARE * (end - start):
+                said[death.process] = at
+                axes.annotate(f" {death.cause}", (at, lane + 0.4), fontsize="x-small", color=INK, ha="center")
         else:
             axes.axvline(at, color=COLOURS[1], ls="--", lw=1)
 
@@ -212,11 +232,14 @@ def _anatomy(axes: Axes, found: Measures) -> None:
     ]
     if len(at) == 1:
         at, heights = [at[0] - 0.5, at[0] + 0.5], [[h[0], h[0]] for h in heights]
+    stacks = [sum(stack) for stack in zip(*heights, strict=True)]
+    end, unit = usual_high(stacks), "milliseconds"
+    if end > SECONDS_FROM_MS:
+        heights, stacks = [[h / 1000 for h in each] for each in heights], [h / 1000 for h in stacks]
+        end, unit = end / 1000, "seconds"
     axes.stackplot(at, *heights, labels=[text for _, text in PHASES], colors=COLOURS, alpha=0.85, lw=0)
     axes.set_xlabel("round")
-    axes.set_ylabel("milliseconds")
-    stacks = [sum(stack) for stack in zip(*heights, strict=True)]
-    end = usual_high(stacks)
+    axes.set_ylabel(f"{'virtual ' if found.world != 'real' else ''}{unit}")
     axes.set_ylim(0, 1.15 * end or 1.0)
     for x, height in zip(at, stacks, strict=True):
         if height > end:
@@ -225,7 +248,7 @@ def _anatomy(axes: Axes, found: Measures) -> None:
                 "xytext": (16, 0),
                 "textcoords": "offset points",
             }
-            says = f"↑ {as_duration(height / 1000)}"
+            says = f"↑ {as_duration(height if unit == 'seconds' else height / 1000)}"
             axes.annotate(says, (x, 0.95), **place, fontsize="small", color=INK)
     axes.legend(ncols=len(PHASES), fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0))
 

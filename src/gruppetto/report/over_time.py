@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gruppetto.report.figures import COLOURS, chart
+from gruppetto.report.figures import COLOURS, _figure
+from gruppetto.report.time_axis import tell_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,13 +19,16 @@ __all__ = ["draw_loss_over_time"]
 def draw_loss_over_time(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """One named line of (seconds, nats per token) for each system. Raises ImportError without matplotlib."""
     return chart(lambda axes: _lines(axes, curves))
+    """One named line of (virtual seconds, nats per token) for each system. Raises ImportError without matplotlib."""
+    return _figure(lambda axes: _lines(axes, curves))
 
 
 def _lines(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     for place, (name, points) in enumerate(curves.items()):
         colour = COLOURS[place % len(COLOURS)]
         axes.plot([t for t, _ in points], [loss for _, loss in points], "o-", ms=3, lw=1.6, color=colour, label=name)
-    axes.set_xlabel("virtual seconds")
+    last = max((t for points in curves.values() for t, _ in points), default=0.0)
+    axes.set_xlabel(f"virtual {tell_time(axes, 0.0, last)}")
     axes.set_ylabel("held-out loss, nats per token")
     axes.grid(alpha=0.25)
     axes.legend()

@@ -8,6 +8,7 @@ from typing import Any
 
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE
 from gruppetto.report.alarms import alarm_span
+from gruppetto.report.simulated import amount_of, of_what_world, step_of
 from gruppetto.report.story import LOOK_AT, as_bytes, as_duration
 
 __all__ = ["page"]
@@ -62,9 +63,10 @@ def page(
     sample: str,
 ) -> str:
     """The whole page. ``pictures`` maps a figure's name to its SVG."""
+    kind = ", ".join(filter(None, (str(report["mode"]), of_what_world(report), f"{report['rounds']} rounds")))
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(str(report["mode"]))}, {report["rounds"]} rounds</p>',
+        f'<p class="soft">{escape(kind)}</p>',
         '<div class="story">',
         *(f"<p>{escape(line)}</p>" for line in story.splitlines() if not line.startswith(LOOK_AT)),
         "</div>",
@@ -74,7 +76,7 @@ def page(
             for name, svg in pictures.items()
         ),
         "<h2>Learners</h2>",
-        _learners(report["learners"]),
+        _learners(report["learners"], step_of(report), amount_of(report)),
         *_lists(report),
     ]
     if sample:
@@ -90,16 +92,20 @@ def page(
 
 def _cards(report: Mapping[str, Any]) -> str:
     evaluated, moved, tokens = report["eval"], report["bytes"], report["tokens"]
+    told, virtual = report.get("simulated"), "virtual " if report.get("world", "real") != "real" else ""
     cards = [
-        (_number(evaluated["loss"], ".3f"), "held-out loss, nats per token"),
-        (_number(evaluated["perplexity"], ".2f"), "perplexity"),
-        (as_duration(report["training_s"]), "of training"),
-        (_number(report["goodput"], ".1%"), "goodput"),
+        (as_duration(report["training_s"]), f"of {virtual}training"),
+        (_number(report["goodput"], ".1%"), "goodput" if told is None else "of learners' time in steps"),
         (_number(report["uptime"], ".1%"), "uptime"),
         (_number(report["participation"], ".1%"), "participation"),
-        (f"{tokens['consumed']:,}", "tokens"),
+        (f"{tokens['consumed']:,}", amount_of(report)),
         (_number(tokens["merged"] / tokens["consumed"] if tokens["consumed"] else None, ".1%"), "of them merged"),
     ]
+    if told is None:
+        loss = (_number(evaluated["loss"], ".3f"), "held-out loss, nats per token")
+        cards = [loss, (_number(evaluated["perplexity"], ".2f"), "perplexity"), *cards]
+    else:
+        cards.insert(1, (_number(told["goodput"], ".1%"), "goodput: of the chips' time in steps"))
     if moved["up"] is not None:
         cards.append((as_bytes(moved["up"] + moved["down"]), "travelled"))
     inside = "".join(
@@ -108,7 +114,7 @@ def _cards(report: Mapping[str, Any]) -> str:
     return f'<div class="cards">{inside}</div>'
 
 
-def _learners(learners: Mapping[str, Mapping[str, Any]]) -> str:
+def _learners(learners: Mapping[str, Mapping[str, Any]], step: str, amount: str) -> str:
     rows = [
         (
             name,
@@ -121,7 +127,7 @@ def _learners(learners: Mapping[str, Mapping[str, Any]]) -> str:
         )
         for name, each in learners.items()
     ]
-    return _table(("", "steps", "s per step", "tokens", "rounds merged", "lives", "state"), rows)
+    return _table(("", "steps", f"s per {step}", amount, "rounds merged", "lives", "state"), rows)
 
 
 def _lists(report: Mapping[str, Any]) -> list[str]:

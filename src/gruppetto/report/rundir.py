@@ -29,6 +29,7 @@ __all__ = [
     "Report",
     "write_report",
 ]
+__all__ = ["DEATHS", "EVALUATION", "RIVALS", "TRACE", "VERDICT", "VIRTUAL", "Report", "write_report"]
 
 RUN = "run.toml"
 """The settings, resolved."""
@@ -41,6 +42,9 @@ DEATHS = "deaths.jsonl"
 """Processes that were seen dying, while the run goes on; the launcher writes them."""
 PLAN, TRAIN_LOG = "plan.json", "train.jsonl"
 """Of a rival: what it was to do, and how it went."""
+TRAIN_LOG = "train.jsonl"
+VIRTUAL = "virtual.json"
+"""Beside the training log of a rival in virtual time: its goodput, and its curve by virtual seconds."""
 RIVALS = "rivals"
 """Runs to compare with, inside a run directory."""
 VERDICT = "verdict.json"
@@ -128,7 +132,10 @@ def _read(directory: Path) -> _Run:
         setting = plan["setting"]
         return _Run(
             summary=summary_of_rival(
-                records, mode=plan["mode"], tokens_per_step=setting["batch_size"] * setting["model"]["context"]
+                records,
+                mode=plan["mode"],
+                tokens_per_step=setting["batch_size"] * setting["model"]["context"],
+                world="virtual" if (directory / VIRTUAL).exists() else "real",
             ),
             curve=curve_of_rival(records, _label(plan["mode"], directory), plan["num_learners"]),
             found=None,

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.report.deaths import about_deaths, is_of_a_death
+from gruppetto.report.in_short import as_bytes, as_duration
+from gruppetto.report.recoveries import MOST_TOLD, about_many
+from gruppetto.report.simulated import about_simulated, amount_of
 
 __all__ = ["LOOK_AT", "as_bytes", "as_duration", "story"]
 
@@ -24,10 +27,14 @@ def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] =
     """A paragraph or two about a run, from its report."""
     learners: Mapping[str, Any] = report["learners"]
     rounds, duration = report["rounds"], as_duration(report["training_s"])
-    lines = [f"{len(learners)} learner{'s' if len(learners) != 1 else ''} rode {rounds} rounds in {duration}."]
-    if not report["finished"]:
-        lines[0] = f"The run did not reach its end: it stands at round {rounds} after {duration}."
-    lines += _about_loss(report["eval"])
+    virtual = " of virtual time" if report.get("world") == "virtual" else ""
+    lines = [f"{len(learners)} learner{'s' if len(learners) != 1 else ''} rode {rounds} rounds in {duration}{virtual}."]
+    if report.get("simulated"):
+        lines = about_simulated(report)
+    elif not report["finished"]:
+        lines[0] = f"The run did not reach its end: it stands at round {rounds} after {duration}{virtual}."
+    if not report.get("simulated"):
+        lines += _about_loss(report["eval"])
     lines += _about_rivals(report.get("rivals", ()))
     if report["mode"] == "decoupled":
         lines += _about_pace(learners)
@@ -85,8 +92,8 @@ def _about_merging(report: Mapping[str, Any]) -> list[str]:
     if tokens["consumed"]:
         shares = {fate: tokens[fate] / tokens["consumed"] for fate in ("merged", "discarded", "lost")}
         lines.append(
-            f"Of {tokens['consumed']:,} tokens {shares['merged']:.0%} were merged, {shares['discarded']:.0%} discarded "
-            f"and {shares['lost']:.0%} lost{_still_open(tokens)}."
+            f"Of {tokens['consumed']:,} {amount_of(report)} {shares['merged']:.0%} were merged, "
+            f"{shares['discarded']:.0%} discarded and {shares['lost']:.0%} lost{_still_open(tokens)}."
         )
     never = [name for name, each in report["learners"].items() if not each["merged_rounds"]]
     if never:
@@ -116,9 +123,10 @@ def _about_trouble(report: Mapping[str, Any]) -> list[str]:
     gone = [name for name, each in report["learners"].items() if each["state"] == "away"]
     if gone:
         lines.append(f"{', '.join(gone)} went away and did not come back; the others rode on.")
-    for recovery in report["recoveries"]:
-        if is_of_a_death(recovery, report):
-            continue
+    told = [recovery for recovery in report["recoveries"] if not is_of_a_death(recovery, report)]
+    if len(told) > MOST_TOLD:
+        lines, told = [*lines, about_many(told)], []
+    for recovery in told:
         came = "joined" if recovery["cause"] == "joined" else f"was gone ({recovery['cause']})"
         lines.append(
             f"{recovery['learner']} {came} and was merged after {recovery['seconds']:.1f} s, "

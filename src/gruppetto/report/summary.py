@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +22,9 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
 
     Seconds, bytes, tokens and shares in 0…1; the definitions stand in :mod:`gruppetto.trace.measures`. ``quorum``
     counts the learners merged in a round, ``grace`` the seconds that rounds spent waiting for more answers than they
-    needed.
+    needed. ``world``: real, virtual (real tensors, whose seconds are virtual) or simulated (rates alone). Of a
+    simulated run ``simulated`` has what its chips made of their time, tokens are steps times chips, and a learner's
+    steps are of up to ``stride`` inner ones.
     """
     rounds = list(found.rounds.values())
     due = [r for r in rounds if r.due]
@@ -31,6 +34,8 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
     return {
         "version": REPORT_VERSION,
         "mode": "decoupled",
+        "world": found.world,
+        "simulated": None if found.simulated is None else asdict(found.simulated),
         "finished": found.ended_at is not None,
         "rounds": max(found.rounds, default=0),
         "wall_s": _tidy(found.wall_s),
@@ -69,7 +74,9 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
     }
 
 
-def summary_of_rival(records: Sequence[Mapping[str, Any]], *, mode: str, tokens_per_step: int) -> dict[str, Any]:
+def summary_of_rival(
+    records: Sequence[Mapping[str, Any]], *, mode: str, tokens_per_step: int, world: str = "real"
+) -> dict[str, Any]:
     """The report of a rival (``single``, ``data-parallel``, ``diloco``) from its training log, under the same names.
 
     Its learners move together, so every token they train on is merged; what has no meaning for it is null.
@@ -86,6 +93,8 @@ def summary_of_rival(records: Sequence[Mapping[str, Any]], *, mode: str, tokens_
     return {
         "version": REPORT_VERSION,
         "mode": mode,
+        "world": world,
+        "simulated": None,
         "finished": any(r["kind"] == "end" for r in records),
         "rounds": rounds,
         "wall_s": wall_s,

@@ -105,7 +105,7 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
     if cluster.syncer_gbit_s is not None:
         width = min(width, cluster.syncer_gbit_s / m * GBIT)
 
-    costs = machine.costs(fragment_elements=elements)
+    costs = machine.costs(fragment_elements=elements, steps_down=_rests(choice) > 0)
     syncer_s = m * costs.fold_s + costs.merge_s
     persist_s = costs.persist_s
     if _rests(choice):

@@ -108,6 +108,11 @@ def _decoupled(
     fleet.tally.absent_chip_s = sum(
         party.chips * (fleet.tally.horizon_s - party.there_s(fleet.tally.horizon_s)) for party in scenario.parties
     )
+    if trace is not None:
+        # What no report can tell from what learners say: chips that are away make no noise.
+        tally = fleet.tally
+        told = {"hours": tally.horizon_s / 3600.0, "goodput": tally.goodput, "uptime": tally.uptime}
+        trace.note(fleet.engine.now, "syncer", "simulated", **told)
     reached = fleet.stop_at_tokens is not None and fleet.tokens >= fleet.stop_at_tokens
     return replace(
         _outcome("decoupled", scenario, seed, fleet.tally),

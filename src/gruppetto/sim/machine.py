@@ -39,6 +39,8 @@ class MachineProfile:
     """Float32 elements a second that one contribution is folded at."""
     merge_elements_per_s: float = 1e9
     """... and that the final pass with the outer step takes."""
+    step_down_elements_per_s: float = 8e8
+    """... and that one pass more takes, where the step is published instead of the value."""
     persist_bytes_per_s: float = 5e8
     persist_s: float = 0.0
     """What a commit costs besides its bytes: two forced writes."""
@@ -67,12 +69,15 @@ class MachineProfile:
                 fix = f"use more than 0{'' if positive else ', or 0'}"
                 raise SettingError(f"{field.name} is {value}", where=f"machine.{field.name}", fix=fix)
 
-    def costs(self, *, fragment_elements: int) -> SyncerCosts:
-        """What a round costs with one fragment of so many float32 elements due: value and momentum are persisted."""
+    def costs(self, *, fragment_elements: int, steps_down: bool = False) -> SyncerCosts:
+        """What a round costs with one fragment of so many float32 elements due: value and momentum are persisted.
+
+        ``steps_down``: its step is taken in the words in which it is published (:mod:`gruppetto.numerics.downlink`).
+        """
         share = fragment_elements / self.hosts
         return SyncerCosts(
             fold_s=share / self.fold_elements_per_s,
-            merge_s=share / self.merge_elements_per_s,
+            merge_s=share / self.merge_elements_per_s + (share / self.step_down_elements_per_s if steps_down else 0.0),
             persist_s=self.persist_s + 2 * FP32_BYTES * share / self.persist_bytes_per_s,
             publish_s=self.publish_s,
         )

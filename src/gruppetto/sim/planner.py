@@ -199,7 +199,9 @@ def overlap_steps(priced: Priced) -> int:
 def simulate(cluster: Cluster, priced: Priced, horizon_s: float) -> Outcome:
     """The cores that ship, with the prices of this choice."""
     choice, needs = priced.choice, priced.needs
-    costs = cluster.machine.costs(fragment_elements=-(-cluster.parameters // choice.num_fragments))
+    elements = -(-cluster.parameters // choice.num_fragments)
+    steps_down = DOWNLINKS[choice.downlink].steps is not None
+    costs = cluster.machine.costs(fragment_elements=elements, steps_down=steps_down)
     scenario = cluster.scenario(choice.learners)
     scenario = replace(
         scenario,

@@ -18,7 +18,10 @@ __all__ = ["Way", "times", "ways_out"]
 
 FIELDS = ("gbit_s", "syncer_gbit_s", "step_s", "syncer_gib")
 """All of them the more the better."""
-RATES = {"host": ("fold_elements_per_s", "merge_elements_per_s"), "disk": ("persist_bytes_per_s",)}
+RATES = {
+    "host": ("fold_elements_per_s", "merge_elements_per_s", "step_down_elements_per_s"),
+    "disk": ("persist_bytes_per_s",),
+}
 """Those of the syncer's machine."""
 FARTHEST = 4096.0
 """So many times more is looked at."""

@@ -14,11 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gruppetto.trace.replay import ReplayResult
 
-__all__ = ["Alarmed", "Death", "Evaluated", "LearnerMeasures", "Measures", "Recovery", "RoundMeasures", "joined"]
+__all__ = [
+    "Alarmed",
+    "Death",
+    "Evaluated",
+    "LearnerMeasures",
+    "Measures",
+    "Recovery",
+    "RoundMeasures",
+    "Simulated",
+    "joined",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +122,21 @@ class Death:
     """Seconds since 1970."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What only a simulator knows of the run that it made: :mod:`gruppetto.sim`, without tensors and tokens."""
+
+    what: str
+    """Who rode on what."""
+    stride: int = 1
+    """Inner steps between two boundaries, which is what the records call a step."""
+    hours: float | None = None
+    """Of virtual time; None: nobody saw its end."""
+    goodput: float | None = None
+    """Of all chips' time, as ``gruppetto simulate`` prints it; that of the records is learners' time."""
+    uptime: float | None = None
+
+
 @dataclass(slots=True, kw_only=True)
 class Alarmed:
     """An alarm of the syncer, and until when it held."""
@@ -160,6 +185,15 @@ class Measures:
     """When the last round was published; None for a run that has not come to its end."""
     wall_s: float = 0.0
     replay: ReplayResult | None = None
+    simulated: Simulated | None = None
+    """None: it was not simulated."""
+
+    @property
+    def world(self) -> Literal["real", "virtual", "simulated"]:
+        """Whose clock it was: that of the world; a virtual one, of real tensors; a virtual one, of rates alone."""
+        if self.simulated is not None:
+            return "simulated"
+        return "virtual" if self.header.get("virtual") else "real"
 
     @property
     def window(self) -> tuple[float, float]:

@@ -7,6 +7,7 @@ the trace carries.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gruppetto.trace.measures import (
     Measures,
     Recovery,
     RoundMeasures,
+    Simulated,
     joined,
 )
 from gruppetto.trace.replay import SYNCER, Replayer
@@ -119,6 +121,10 @@ class _Collector:
             match record.name:
                 case "ledger":
                     self.found.recorded_tokens = {fate: int(data.get(fate, 0)) for fate in FATES}
+                case "simulated" if self.found.simulated is not None:
+                    hours, goodput, uptime = (float(data[name]) for name in ("hours", "goodput", "uptime"))
+                    self.found.simulated = replace(self.found.simulated, hours=hours, goodput=goodput, uptime=uptime)
+                    self.found.ended_at = self._timeline.at(record.t)
                 case "metrics" if data.get("loss") is not None and self.replayer.core is not None:
                     self.found.train_losses.append((self.replayer.core.round, record.who, float(data["loss"])))
                 case "traffic":
@@ -146,6 +152,9 @@ class _Collector:
     def _begin_life(self, header: Header) -> None:
         if not self._core_described:
             self.found.header.update(header.data)
+            if "simulated" in header.data:
+                what, stride = header.data["simulated"], header.data.get("stride")
+                self.found.simulated = Simulated(what=str(what), stride=stride if isinstance(stride, int) else 1)
             self._core_described = "setting" in header.data
         if not self._timeline.header(header.data):
             return

@@ -232,6 +232,7 @@ class VirtualRun:
         self._evaluations: list[tuple[int, float, Evaluation]] = []
         self._curve: list[Point] = []
         self._stop_at: int | None = None
+        self._rests = False
 
     def __enter__(self) -> Self:
         return self
@@ -252,9 +253,18 @@ class VirtualRun:
         self.world.run(until=NEVER_S)
         return self.world.syncer.published_round == round
 
-    def finish(self) -> VirtualResult:
-        """Go on to the end."""
+    def rest(self) -> None:
+        """For ``on_round``: let :meth:`finish` stand still right after this round, and be ``at_rest``."""
+        self._rests = True
+        self.world.engine.stop()
+
+    def finish(self, at_rest: Callable[[VirtualRun], None] = lambda run: None) -> VirtualResult:
+        """Go on to the end. ``at_rest`` may :meth:`save` the run wherever it has been asked to :meth:`rest`."""
         self.until(None)
+        while self._rests:
+            self._rests = False
+            at_rest(self)
+            self.until(None)
         if not self._evaluations or self._evaluations[-1][0] != self._rounds:
             raise RunFailed(
                 f"the virtual run stopped at round {self.world.syncer.round}: {self.world.syncer.waiting_for}"

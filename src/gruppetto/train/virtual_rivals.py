@@ -63,8 +63,8 @@ class RivalCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RivalResult:
-    """``curve``: held-out loss by virtual time; ``goodput``: learner·time in steps that were kept / all of it, over the
-    learners of the run without guests."""
+    """``curve``: held-out loss by virtual time, from the first weights on; ``goodput``: learner·time in steps that were
+    kept / all of it, over the learners of the run without guests."""
 
     curve: tuple[Point, ...]
     goodput: float
@@ -228,7 +228,7 @@ class _Course:
         self._shards: dict[int, Batches] = {}
         self._tokens = self._judged = 0
         self._spent_s = 0.0
-        self._curve: list[Point] = []
+        self._curve = [self._judge(0.0)]
 
     def data_parallel(self, steps: Iterator[_Step]) -> None:
         optimizer = adamw(self._model, self._setting.inner)
@@ -286,10 +286,11 @@ class _Course:
         due = self._round // self._setting.eval_every_rounds
         if due > self._judged or self._is_over:
             self._judged = due
-            loss = held_out(self._model, self._data, self._setting).loss
-            self._curve.append(
-                Point(round=self._round, at_s=step.done_s, consumed=self._tokens, merged=self._tokens, loss=loss)
-            )
+            self._curve.append(self._judge(step.done_s))
+
+    def _judge(self, at_s: float) -> Point:
+        loss = held_out(self._model, self._data, self._setting).loss
+        return Point(round=self._round, at_s=at_s, consumed=self._tokens, merged=self._tokens, loss=loss)
 
 
 @torch.no_grad()

@@ -35,6 +35,8 @@ class Guest:
     def __post_init__(self) -> None:
         if not 0 <= self.joins_s < math.inf:
             raise SettingError(f"is {self.joins_s}", where="guest.joins_s", fix="use seconds, 0 or more")
+        if not 0 < self.step_s < math.inf:
+            raise SettingError(f"is {self.step_s}", where="guest.step_s", fix="use more than 0 seconds")
         if self.leaves_s is not None and not self.joins_s < self.leaves_s:
             raise SettingError(
                 f"{self.name} leaves at {self.leaves_s:g} s and joins at {self.joins_s:g} s",

@@ -23,8 +23,9 @@ export class Chart {
     this.legend = el("ul", { class: "legend" });
     this.svg = svg("svg", { role: "img", tabindex: "0" });
     this.said = el("p", { class: "said" });
-    place.append(el("article", { class: place.classList.contains("inner") ? "chart" : "card chart" },
-      el("header", {}, el("h2", {}, title), this.note), this.legend, this.svg, this.said));
+    this.card = el("article", { class: place.classList.contains("inner") ? "chart" : "card chart" },
+      el("header", {}, el("h2", {}, title), this.note), this.legend, this.svg, this.said);
+    place.append(this.card);
     this.svg.addEventListener("pointermove", (event) => this.#hover(event));
     this.svg.addEventListener("pointerleave", (event) => { if (this.drag === null && event.pointerType !== "touch") change({ cursor: null }); });
     this.svg.addEventListener("pointerdown", (event) => this.#press(event));
@@ -34,6 +35,8 @@ export class Chart {
     this.svg.addEventListener("keydown", (event) => this.#key(event));
     new ResizeObserver(() => this.draw()).observe(this.svg.parentElement);
   }
+
+  hide(hidden) { this.card.hidden = hidden; }
 
   show(marks, window, note = "") {
     this.marks = marks.filter((mark) => mark.points.length);

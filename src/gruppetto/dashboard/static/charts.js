@@ -23,7 +23,7 @@ export class Charts {
   constructor(place) {
     this.loss = new Chart(place, { title: "Loss", format: number });
     this.part = new Chart(place, { title: "Live, taking part", format: (v) => number(v, 1), zero: true });
-    this.merged = new Chart(place, { title: "Merged tokens", format: percent, zero: true });
+    this.merged = new Chart(place, { title: "Merged work", format: percent, zero: true });
     this.anatomy = new Chart(place, { title: "A round, phase by phase", format: duration, zero: true, robust: true });
     this.pace = new Chart(place, { title: "Time per round", format: duration, zero: true, robust: true });
     this.moved = new Chart(place, { title: "Travelled so far", format: bytes, log: true });
@@ -46,6 +46,7 @@ export class Charts {
     this.merged.show([{ name: "merged of what was trained on", colour: "green", kind: "line", points: share(series.merged, series.consumed) }], window, "running share in this stretch");
     this.anatomy.show([...stacked(series), { name: "grace window given", colour: "red", kind: "dotted", points: points(series.grace_s).map((p) => ({ ...p, value: p.value, low: p.value, high: p.value })) }], window, "mean of each stretch");
     this.pace.show([{ name: "from one round to the next", colour: "blue", kind: "band", points: points(series.pace_s) }], window, "mean of each stretch");
+    for (const chart of [this.loss, this.moved]) chart.hide(Boolean(head?.simulated)); // nothing was trained, nothing travelled
     const total = (columns, by = 1) => runningSum(columns, by);
     const dp = data.data_parallel_bytes_a_step;
     this.moved.show([

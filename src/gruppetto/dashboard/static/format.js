@@ -1,6 +1,7 @@
 // Numbers as people read them.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds === 0) return "0 s";
   if (seconds < 0.0995) return `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
   const minutes = Math.floor(seconds / 60);

@@ -85,6 +85,7 @@ export class Lanes {
   #keep() {
     this.kept ??= document.createElement("canvas");
     [this.kept.width, this.kept.height] = [this.canvas.width, this.canvas.height];
+    if (!this.kept.width || !this.kept.height) return; // not laid out yet
     this.kept.getContext("2d").drawImage(this.canvas, 0, 0);
     this.keptFor = this.#sight;
   }

@@ -45,7 +45,7 @@ async function fetchWindow() {
 function draw(data) {
   lanes.show(data);
   charts.show(data, head);
-  showLearners(data.lanes);
+  showLearners(data.lanes, head);
   showAlarms(data.alarms);
   showRejections(data.rejections, data.clippings);
   showEvents(data.happenings, data.happenings_left_out);

@@ -22,7 +22,7 @@ export function showHeadline(head) {
     groups.length > 8 ? el("p", { class: "faint" }, `… and ${groups.length - 8} more`) : null);
   document.title = `${title} · round ${head.round} · gruppetto`;
   const others = Object.entries(head.shards ?? {}).map(([name, url]) => el("a", { href: `${url}/dashboard/` }, ` ${name}`));
-  replace(byId("run"), [[head.simulated ? "simulated: " : "", head.run_id].join(""), ...others]);
+  replace(byId("run"), [[{ simulated: "simulated: ", virtual: "in virtual time " }[head.world] ?? "", head.run_id].join(""), ...others]);
 }
 
 // Many with the same trouble are one line.
@@ -39,24 +39,32 @@ function alike(troubles) {
 export function showNumbers(head) {
   const tokens = head.tokens;
   const merged = tokens.consumed ? tokens.merged / tokens.consumed : null;
-  const less = head.bytes.data_parallel && head.bytes.moved ? head.bytes.data_parallel / head.bytes.moved : null;
-  const evaluated = head.evaluated;
   const progress = head.rounds ? el("progress", { max: head.rounds, value: head.round, "aria-label": "Rounds" }) : null;
   replace(byId("numbers"),
     box("Round", head.rounds ? `${count(head.round)} / ${count(head.rounds)}` : count(head.round), progress),
     head.headline.state === "finished" ? box("Learners", String(head.known), "have ridden in this run")
       : box("Live", `${head.live_learners} of ${head.learners}`, `${head.training} training${head.crowd ? `, ${head.crowd} more not shown` : ""}`),
     box("Taking part", String(head.taking_part), "merged in the newest round"),
-    box("Merged tokens", percent(merged), `of ${count(tokens.consumed)} trained on`),
-    evaluated ? box("Held-out loss", number(evaluated[2]), `at round ${evaluated[1]}, nats per token`)
-      : head.spoilt.length ? box("Training loss", "not finite", `of ${head.spoilt.join(", ")}`) : box("Training loss", number(head.loss), "newest reported, nats per token"),
-    box("Travelled", bytes(head.bytes.moved || null), less ? `data parallel: ${less.toFixed(less < 10 ? 1 : 0)} × as much` : `${bytes(head.bytes.up)} up, ${bytes(head.bytes.down)} down`));
+    box(head.simulated ? "Merged work" : "Merged tokens", percent(merged), `of ${count(tokens.consumed)} ${head.simulated ? "chip-steps" : "trained on"}`),
+    ...(head.simulated ? simulated(head.simulated) : measured(head)));
   replace(byId("foot"), [
     head.began_wall_s ? `Began ${clockTime(head.began_wall_s)}` : null, `${count(head.lines)} lines of trace`,
     head.lives > 1 ? `${head.lives} lives of the syncer` : null,
     head.parameters ? `${count(head.parameters)} parameters${fragments(head.settings)}` : null,
     head.damaged_lines ? `${head.damaged_lines} lines could not be read` : null,
   ].filter(Boolean).join(" · "));
+}
+
+function measured(head) {
+  const less = head.bytes.data_parallel && head.bytes.moved ? head.bytes.data_parallel / head.bytes.moved : null;
+  const evaluated = head.evaluated;
+  return [evaluated ? box("Held-out loss", number(evaluated[2]), `at round ${evaluated[1]}, nats per token`)
+    : head.spoilt.length ? box("Training loss", "not finite", `of ${head.spoilt.join(", ")}`) : box("Training loss", number(head.loss), "newest reported, nats per token"),
+  box("Travelled", bytes(head.bytes.moved || null), less ? `data parallel: ${less.toFixed(less < 10 ? 1 : 0)} × as much` : `${bytes(head.bytes.up)} up, ${bytes(head.bytes.down)} down`)];
+}
+
+function simulated({ hours, goodput, uptime }) {
+  return [box("Goodput", percent(goodput), "of the chips' time in steps"), box("Uptime", percent(uptime), hours ? `of ${duration(3600 * hours)}` : "so far")];
 }
 
 function fragments({ num_fragments: many, sync_period: period }) {
@@ -90,15 +98,24 @@ const COLUMNS = [
     count(Object.values(l.rejected).reduce((a, b) => a + b, 0)))],
 ];
 
-export function showLearners(lanes) {
+// What a simulator has none of is no column, and what it calls a step may be many.
+function columns(head) {
+  if (!head?.simulated) return COLUMNS;
+  const { stride } = head.simulated;
+  return COLUMNS.filter(([name]) => !["norm", "cosine", "loss"].includes(name))
+    .map(([name, cell]) => [stride > 1 && name.startsWith("step") ? `${{ step: "stretch", steps: "stretches" }[name] ?? name} of up to ${stride} steps` : name, cell]);
+}
+
+export function showLearners(lanes, head) {
+  const shown = columns(head);
   const focused = document.activeElement?.closest?.("#learners tr")?.dataset.name;
   const rows = lanes.map((lane) => {
     const row = el("tr", { class: "pick", "data-name": lane.name, "aria-selected": String(lane.name === view.learner),
       onclick: () => change({ learner: view.learner === lane.name ? null : lane.name }) });
-    row.append(...COLUMNS.map(([, cell]) => el("td", {}, cell(lane))));
+    row.append(...shown.map(([, cell]) => el("td", {}, cell(lane))));
     return row;
   });
-  replace(byId("learners"), lanes.length ? el("table", {}, el("thead", {}, el("tr", {}, COLUMNS.map(([name]) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows))
+  replace(byId("learners"), lanes.length ? el("table", {}, el("thead", {}, el("tr", {}, shown.map(([name]) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows))
     : el("p", { class: "none" }, "Nobody yet."));
   if (focused !== undefined) rows.find((row) => row.dataset.name === focused)?.querySelector("button").focus({ preventScroll: true });
 }
