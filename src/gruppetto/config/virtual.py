@@ -9,7 +9,7 @@ from typing import Literal
 
 from gruppetto.config.kinds import read_list, read_table
 from gruppetto.config.run import RunConfig
-from gruppetto.config.write import section
+from gruppetto.config.write import section, table_of
 from gruppetto.errors import SettingError
 from gruppetto.sim.compute import Pace
 from gruppetto.sim.failures import Recovery
@@ -90,7 +90,9 @@ def read_guests(content: Mapping[str, object]) -> tuple[Guest, ...]:
 
 def as_toml(table: VirtualTable, guests: Sequence[Guest]) -> str:
     """Both tables as they are read back."""
-    return "\n".join([section("[virtual]", table), *(section("[[guest]]", guest) for guest in guests)])
+    return "\n".join(
+        [section("[virtual]", table_of(table)), *(section("[[guest]]", table_of(guest)) for guest in guests)]
+    )
 
 
 def setting_of(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gruppetto.config.run import RunConfig
 
-__all__ = ["END", "section", "to_toml", "write_run"]
+__all__ = ["END", "section", "table_of", "to_toml", "write_run"]
 
 END = "# end of run.toml"
 """The last line of a resolved run that was written whole."""
@@ -25,22 +25,22 @@ def to_toml(config: RunConfig) -> str:
     mode = "decoupled"
     num_learners
     """
-    train = _table(config.train)
+    train = table_of(config.train)
     nested = {name: train.pop(name) for name in ("model", "data", "inner")}
     tables: dict[str, Mapping[str, object]] = {
-        "run": {"mode": config.mode, **_table(config.protocol)},
-        "outer": _table(config.outer),
-        "merge": _table(config.merge),
-        "fragments": _table(config.fragments),
-        "codec": _table(config.codec),
-        "syncer": _table(config.syncer),
-        "launch": _table(config.launch),
+        "run": {"mode": config.mode, **table_of(config.protocol)},
+        "outer": table_of(config.outer),
+        "merge": table_of(config.merge),
+        "fragments": table_of(config.fragments),
+        "codec": table_of(config.codec),
+        "syncer": table_of(config.syncer),
+        "launch": table_of(config.launch),
         "train": train,
-        **{name: _table(part) for name, part in nested.items()},
+        **{name: table_of(part) for name, part in nested.items()},
     }
     parts = [section(f"[{name}]", values) for name, values in tables.items()]
-    parts += [section("[[learner]]", _table(entry)) for entry in config.learners]
-    parts += [section("[[group]]", _table(group)) for group in config.groups]
+    parts += [section("[[learner]]", table_of(entry)) for entry in config.learners]
+    parts += [section("[[group]]", table_of(group)) for group in config.groups]
     return "\n".join(parts)
 
 
@@ -51,12 +51,8 @@ def write_run(config: RunConfig, path: Path) -> None:
     new.replace(path)
 
 
-def section(head: str, setting: object) -> str:
-    """A table of a TOML file, with every value of ``setting`` that is not at None."""
-    return _section(head, _table(setting))
-
-
-def _table(setting: object) -> dict[str, object]:
+def table_of(setting: object) -> dict[str, object]:
+    """A table by its keys, as it is read back."""
     return {f.name: _spelled(getattr(setting, f.name), f.default) for f in fields(setting)}  # type: ignore[arg-type]
 
 

@@ -5,14 +5,12 @@ In the style of :mod:`~gruppetto.report.figures`; matplotlib is imported when so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gruppetto.errors import UserError
-from gruppetto.report.figures import COLOURS, chart, save_png
-from gruppetto.report.figures import COLOURS, INK, _figure, save_png
+from gruppetto.report.figures import COLOURS, INK, chart, save_png
 from gruppetto.report.in_short import as_amount
 from gruppetto.sim.bandwidth import Demand
 from gruppetto.sim.goodput import Row
@@ -65,12 +63,9 @@ def save(figure: Figure, path: Path) -> None:
     save_png(figure, path)
 
 
-def _drawn(draw: Callable[[Axes], None]) -> Figure:
-    try:
-        return chart(draw)
 def _drawn(draw: Callable[[Axes], None], *, height: float = 3.6) -> Figure:
     try:
-        return _figure(draw, height=height)
+        return chart(draw, height=height)
     except ImportError:
         raise _missing() from None
 

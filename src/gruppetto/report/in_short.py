@@ -6,7 +6,8 @@ __all__ = ["as_amount", "as_bytes", "as_duration"]
 
 
 def as_duration(seconds: float | None) -> str:
-    """
+    """A stretch of time as people say it, in two units at most.
+
     >>> as_duration(7.25), as_duration(125.0), as_duration(7325.0), as_duration(2e6)
     ('7.2 s', '2 min 5 s', '2 h 2 min', '23.1 days')
     """
@@ -23,7 +24,8 @@ def as_duration(seconds: float | None) -> str:
 
 
 def as_bytes(count: float) -> str:
-    """
+    """An amount of data in decimal units.
+
     >>> as_bytes(999), as_bytes(1_234_567), as_bytes(5e12)
     ('999 B', '1.23 MB', '5.00 TB')
     """
@@ -35,7 +37,8 @@ def as_bytes(count: float) -> str:
 
 
 def as_amount(count: int) -> str:
-    """
+    """A number of things, with a letter for thousands, millions and billions.
+
     >>> as_amount(8), as_amount(37_500), as_amount(150_000), as_amount(1_200_000)
     ('8', '37.5k', '150k', '1.2M')
     """

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gruppetto.report.figures import COLOURS, chart
-from gruppetto.report.figures import COLOURS, _figure
 from gruppetto.report.time_axis import tell_time
 
 if TYPE_CHECKING:
@@ -17,10 +16,8 @@ __all__ = ["draw_loss_over_time"]
 
 
 def draw_loss_over_time(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """One named line of (seconds, nats per token) for each system. Raises ImportError without matplotlib."""
-    return chart(lambda axes: _lines(axes, curves))
     """One named line of (virtual seconds, nats per token) for each system. Raises ImportError without matplotlib."""
-    return _figure(lambda axes: _lines(axes, curves))
+    return chart(lambda axes: _lines(axes, curves))
 
 
 def _lines(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:

@@ -26,10 +26,10 @@ __all__ = [
     "TRACE",
     "TRAIN_LOG",
     "VERDICT",
+    "VIRTUAL",
     "Report",
     "write_report",
 ]
-__all__ = ["DEATHS", "EVALUATION", "RIVALS", "TRACE", "VERDICT", "VIRTUAL", "Report", "write_report"]
 
 RUN = "run.toml"
 """The settings, resolved."""
@@ -42,7 +42,6 @@ DEATHS = "deaths.jsonl"
 """Processes that were seen dying, while the run goes on; the launcher writes them."""
 PLAN, TRAIN_LOG = "plan.json", "train.jsonl"
 """Of a rival: what it was to do, and how it went."""
-TRAIN_LOG = "train.jsonl"
 VIRTUAL = "virtual.json"
 """Beside the training log of a rival in virtual time: its goodput, and its curve by virtual seconds."""
 RIVALS = "rivals"
