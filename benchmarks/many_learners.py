@@ -34,6 +34,7 @@ from gruppetto.protocol.units import Incarnation, LearnerId
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.heartbeat import Heartbeats
 from gruppetto.runtime.service import SyncerService
+from gruppetto.runtime.security.porter import Porter
 from gruppetto.runtime.serving import Endpoint, run_syncer
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.wire import FROM_SYNCER, HelloFrame, WelcomeFrame, decode_frame, encode_frame
@@ -51,7 +52,7 @@ PERIOD = 4
 
 
 def serve(state: Path, learners: int) -> None:
-    def annex(app: web.Application, service: SyncerService) -> None:
+    def annex(app: web.Application, service: SyncerService, porter: Porter | None) -> None:
         async def look(request: web.Request) -> web.Response:
             return web.json_response({"tasks": len(asyncio.all_tasks()), "cpu_s": time.process_time()})
 

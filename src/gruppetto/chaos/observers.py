@@ -58,6 +58,7 @@ WORLD_INVARIANTS = {
     "every-fold-is-in": "an outer step has all contributions that were admitted, and at least a quorum of them",
     "merged-onto-its-base": "a contribution is merged into the value it was computed on, or one not too old",
     "never-waits": "a learner that has begun is always in a step, unless it is dead, stopped or has left",
+    "notice-is-used": "who leaves on notice, in time and with a link, has offered all work that it may keep",
     "old-lives-are-fenced": "a message of an earlier epoch or incarnation changes nothing",
     "one-value-per-version": "a version of a fragment has one value, for ever",
     "only-finite": "nothing that is not finite is merged",
@@ -342,6 +343,12 @@ class Watch:
         fine = all(have >= want for have, want in zip(held, wanted, strict=bool(wanted)))
         _demand(fine, "begins-up-to-date", lambda: f"{process.name} begins on {held}, its Welcome named {wanted}")
 
+    def parts(self, process: LearnerProcess) -> None:
+        """It has had notice, and leaves before its time is up."""
+        if process.core.linked and self.world.setting.rounds is None:
+            kept_back = process.holdings.kept_back(process.transfers.coming())
+            _demand(not kept_back, "notice-is-used", lambda: f"{process.name} takes its work on {kept_back} with it")
+
     def step_done(self, process: LearnerProcess, stamp: int) -> None:
         """``stamp`` is what was known when the step began; only a Welcome may lift it meanwhile."""
         clock = process.core.clock
@@ -358,7 +365,7 @@ class Watch:
         for process in self.world.processes:
             here = process.alive and not process.left and not process.paused
             idle = process.begun and here and not process.parting
-            if idle and not process.stepping and not process.core.finished:
+            if idle and not process.stepping and not process.held and not process.core.finished:
                 raise BrokenWorldError("never-waits", f"{process.name} at {self.world.engine.now}")
 
     # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────
