@@ -33,8 +33,8 @@ from gruppetto.protocol.messages import ApplyMode, Goodbye, Heartbeat, Hello
 from gruppetto.protocol.units import Incarnation, LearnerId
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.heartbeat import Heartbeats
-from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.security.porter import Porter
+from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.serving import Endpoint, run_syncer
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.wire import FROM_SYNCER, HelloFrame, WelcomeFrame, decode_frame, encode_frame
@@ -172,6 +172,7 @@ def run(learners: int, args: argparse.Namespace) -> dict[str, float]:
 
 def churned(url: str, pid: int, count: int) -> dict[str, float]:
     asyncio.run(come_and_go(url, 128))  # all names are known now
+    time.sleep(1.0)
     before = looked_at(url, pid)
     asyncio.run(come_and_go(url, count))
     time.sleep(1.0)

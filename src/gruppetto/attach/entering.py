@@ -54,7 +54,8 @@ class Entering:
         while not self._leaves():
             with client.news:
                 self._meets()
-                report = conduct.meet()
+            report = conduct.meet()  # without the lock: the other ranks may be late
+            with client.news:
                 if not report.stays or not report.loops:
                     conduct.release(again=lambda: True)
                     return False

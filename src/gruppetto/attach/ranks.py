@@ -74,12 +74,20 @@ class Ranks:
         self._do(lambda group: group.reduce(tensor, 0, dist.ReduceOp.MIN))
         return tensor.tolist()
 
-    def tell(self, word: bytes) -> None:
-        """From rank 0 to all; they call :meth:`hear`."""
-        self._cast(self._room, len(word).to_bytes(8, "little") + word[: WORD_BYTES - 8])
+    def tell(self, word: bytes) -> Callable[[], None]:
+        """From rank 0 to all; they call :meth:`hear`. Only begun: what is returned waits until it has been said, and
+        is to be called before anything else is said or heard."""
+        self._room[: min(WORD_BYTES, 8 + len(word))] = _tensor(len(word).to_bytes(8, "little") + word[: WORD_BYTES - 8])
+        rooms = [self._room]
         if len(word) > WORD_BYTES - 8:
-            rest = word[WORD_BYTES - 8 :]
-            self._cast(torch.zeros(len(rest), dtype=torch.uint8), rest)
+            rooms.append(_tensor(word[WORD_BYTES - 8 :]))
+        saying = [self._begin(lambda group, room=room: group.broadcast(room, 0)) for room in rooms]
+
+        def said() -> None:
+            for work in saying:
+                self._end(work)
+
+        return said
 
     def hear(self) -> bytes:
         """What rank 0 tells."""
@@ -125,17 +133,25 @@ class Ranks:
         """Let go of the group: whoever still waits for this rank sees that it has gone. May be called twice."""
         self._group = None  # whose connections end with it
 
-    def _cast(self, room: Tensor, data: bytes | None = None) -> bytes:
-        if data is not None:
-            room[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    def _cast(self, room: Tensor) -> bytes:
         self._do(lambda group: group.broadcast(room, 0))
-        return b"" if data is not None else _bytes(room)
+        return _bytes(room)
 
     def _do(self, collective: Callable[[Any], Any]) -> None:
+        self._end(self._begin(collective))
+
+    def _begin(self, collective: Callable[[Any], Any]) -> Any:
         if self._group is None:
             raise RunFailed("this learner's ranks have parted already")
         try:
-            collective(self._group).wait()
+            return collective(self._group)
+        except RuntimeError as wrong:
+            self.close()
+            raise _gone(wrong) from wrong
+
+    def _end(self, work: Any) -> None:
+        try:
+            work.wait()
         except RuntimeError as wrong:
             self.close()
             raise _gone(wrong) from wrong
@@ -186,6 +202,10 @@ def ranks_of(model: nn.Module, process_group: Any) -> Any:
                     fix="name the group of all ranks that hold this model together",
                 )
     return group if len(found) > 1 else None
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _bytes(tensor: Tensor) -> bytes:
