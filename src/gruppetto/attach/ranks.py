@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class Ranks:
         rooms = [self._room]
         if len(word) > WORD_BYTES - 8:
             rooms.append(_tensor(word[WORD_BYTES - 8 :]))
-        saying = [self._begin(lambda group, room=room: group.broadcast(room, 0)) for room in rooms]
+        saying = [self._begin(partial(_from_rank_0, room)) for room in rooms]
 
         def said() -> None:
             for work in saying:
@@ -134,7 +135,7 @@ class Ranks:
         self._group = None  # whose connections end with it
 
     def _cast(self, room: Tensor) -> bytes:
-        self._do(lambda group: group.broadcast(room, 0))
+        self._do(partial(_from_rank_0, room))
         return _bytes(room)
 
     def _do(self, collective: Callable[[Any], Any]) -> None:
@@ -202,6 +203,10 @@ def ranks_of(model: nn.Module, process_group: Any) -> Any:
                     fix="name the group of all ranks that hold this model together",
                 )
     return group if len(found) > 1 else None
+
+
+def _from_rank_0(room: Tensor, group: Any) -> Any:
+    return group.broadcast(room, 0)
 
 
 def _tensor(data: bytes) -> Tensor:

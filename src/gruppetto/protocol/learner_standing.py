@@ -244,8 +244,8 @@ class LearnerStanding:
         state = self.fragments[fragment]
         return state.from_steps < self.steps and state.version != NEVER
 
-    def _on_its_way(self, fragment: Fragment) -> Version:
-        """A value that is to take the place of the base, or has come to; NEVER if there is none."""
+    def _on_its_way(self, fragment: Fragment) -> int:
+        """The version, and so the round, of a value that is to take the place of the base; NEVER if there is none."""
         newest = max(self._wanted.get(fragment, NEVER), self._arrived.get(fragment, NEVER))
         return newest if newest > self.fragments[fragment].version else NEVER
 
