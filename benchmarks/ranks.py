@@ -95,7 +95,7 @@ def meetings(times: int = 200) -> float:
         began = time.perf_counter()
         ranks.lowest([0] * (2 * FRAGMENTS + 5))
         if ranks.leads:
-            ranks.tell(bytes(WORD_BYTES // 2))()
+            ranks.tell(bytes(WORD_BYTES // 2))
         else:
             ranks.hear()
         found.append(time.perf_counter() - began)

@@ -54,8 +54,7 @@ class Entering:
         while not self._leaves():
             with client.news:
                 self._meets()
-            report = conduct.meet()  # without the lock: the other ranks may be late
-            with client.news:
+                report = conduct.meet()
                 if not report.stays or not report.loops:
                     conduct.release(again=lambda: True)
                     return False

@@ -59,7 +59,7 @@ class Keeping(Telling):
             return text
         if not self._ranks.leads:
             return self._ranks.hear().decode()
-        self._ranks.tell(text.encode())()
+        self._ranks.tell(text.encode())
         return text
 
     def state_dict(self) -> dict[str, Any]:

@@ -125,9 +125,8 @@ class Lead(Conduct):
             self._done += len(self._orders)
             self._orders.clear()
             self._open, self.word = False, word
-            said = self._ranks.tell(encode_word(word))
+            self._ranks.tell(encode_word(word))
             self._hands.carry_out(actions, told=True)
-        said()  # behind the lock, and while this rank has done its part
         return word.again
 
     def close(self, failure: str) -> None:

@@ -32,14 +32,13 @@ def part(hands: Hands, conduct: Conduct, *, within_s: float) -> None:
     """
     client, core = hands.client, hands.core
     deadline = client.clock.now() + within_s
-    conduct.meet()
     with client.news:
         work = sum(each.core.work for each in hands.everybody)
+        conduct.meet()
         conduct.release(Leaving(), again=lambda: True)
-    over = False
-    while not over:
-        report = conduct.meet()  # without the lock: the other ranks may be late
-        with client.news:
+        over = False
+        while not over:
+            report = conduct.meet()
             left_s = deadline - client.clock.now()
             waits = any(each.client.backlog.uploads for each in hands.everybody) or not report.idle
             cut_off = not all(each.core.linked for each in hands.everybody)
@@ -50,7 +49,6 @@ def part(hands: Hands, conduct: Conduct, *, within_s: float) -> None:
             conduct.release(*comes, again=(lambda: False) if over else (lambda: True), ends=Ends(parted=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, left_s))
-    with client.news:
         given = given_by(hands)
     for each in hands.everybody:
         each.client.close(GOODBYE_S)
@@ -73,15 +71,13 @@ def finish(hands: Hands, conduct: Conduct, *, finished: bool) -> None:
     """Say what is left to say; take the last weights, if the run has ``finished``."""
     client = hands.client
     deadline = client.clock.now() + (FINAL_WEIGHTS_S if finished else LAST_WORDS_S)
-    over = False
-    while not over:
-        report = conduct.meet(loops=False)
-        with client.news:
-            wants_boundary = finished and hands.wants_boundary
-        if wants_boundary:
-            conduct.release(Boundary(), again=lambda: True)
+    with client.news:
+        over = False
+        while not over:
             report = conduct.meet(loops=False)
-        with client.news:
+            if finished and hands.wants_boundary:
+                conduct.release(Boundary(), again=lambda: True)
+                report = conduct.meet(loops=False)
             linked = [each for each in hands.everybody if each.core.linked]
             waits = any(each.saving or each.client.backlog.uploads for each in linked) or not report.idle
             waits = waits or (finished and (not report.settled or any(map(_expects, linked))))
@@ -93,8 +89,8 @@ def finish(hands: Hands, conduct: Conduct, *, finished: bool) -> None:
             conduct.release(again=(lambda: False) if over else (lambda: True), ends=Ends(closing=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, max(0.0, deadline - client.clock.now())))
-    if finished and any(each.core.linked and each.client.backlog.downloads for each in hands.everybody):
-        log.warning("left without the last weights: they had not come after %g s", FINAL_WEIGHTS_S)
+        if finished and any(each.core.linked and each.client.backlog.downloads for each in hands.everybody):
+            log.warning("left without the last weights: they had not come after %g s", FINAL_WEIGHTS_S)
 
 
 def _expects(hands: Hands) -> bool:

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,20 +74,12 @@ class Ranks:
         self._do(lambda group: group.reduce(tensor, 0, dist.ReduceOp.MIN))
         return tensor.tolist()
 
-    def tell(self, word: bytes) -> Callable[[], None]:
-        """From rank 0 to all; they call :meth:`hear`. Only begun: what is returned waits until it has been said, and
-        is to be called before anything else is said or heard."""
-        self._room[: min(WORD_BYTES, 8 + len(word))] = _tensor(len(word).to_bytes(8, "little") + word[: WORD_BYTES - 8])
-        rooms = [self._room]
+    def tell(self, word: bytes) -> None:
+        """From rank 0 to all; they call :meth:`hear`."""
+        self._cast(self._room, len(word).to_bytes(8, "little") + word[: WORD_BYTES - 8])
         if len(word) > WORD_BYTES - 8:
-            rooms.append(_tensor(word[WORD_BYTES - 8 :]))
-        saying = [self._begin(partial(_from_rank_0, room)) for room in rooms]
-
-        def said() -> None:
-            for work in saying:
-                self._end(work)
-
-        return said
+            rest = word[WORD_BYTES - 8 :]
+            self._cast(torch.zeros(len(rest), dtype=torch.uint8), rest)
 
     def hear(self) -> bytes:
         """What rank 0 tells."""
@@ -134,25 +125,17 @@ class Ranks:
         """Let go of the group: whoever still waits for this rank sees that it has gone. May be called twice."""
         self._group = None  # whose connections end with it
 
-    def _cast(self, room: Tensor) -> bytes:
-        self._do(partial(_from_rank_0, room))
-        return _bytes(room)
+    def _cast(self, room: Tensor, data: bytes | None = None) -> bytes:
+        if data is not None:
+            room[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self._do(lambda group: group.broadcast(room, 0))
+        return b"" if data is not None else _bytes(room)
 
     def _do(self, collective: Callable[[Any], Any]) -> None:
-        self._end(self._begin(collective))
-
-    def _begin(self, collective: Callable[[Any], Any]) -> Any:
         if self._group is None:
             raise RunFailed("this learner's ranks have parted already")
         try:
-            return collective(self._group)
-        except RuntimeError as wrong:
-            self.close()
-            raise _gone(wrong) from wrong
-
-    def _end(self, work: Any) -> None:
-        try:
-            work.wait()
+            collective(self._group).wait()
         except RuntimeError as wrong:
             self.close()
             raise _gone(wrong) from wrong
@@ -203,14 +186,6 @@ def ranks_of(model: nn.Module, process_group: Any) -> Any:
                     fix="name the group of all ranks that hold this model together",
                 )
     return group if len(found) > 1 else None
-
-
-def _from_rank_0(room: Tensor, group: Any) -> Any:
-    return group.broadcast(room, 0)
-
-
-def _tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -37,26 +37,26 @@ class RunAhead:
         assert most is not None
         began = client.clock.now()
         deadline = began + self._timeout_s
-        while True:
-            report = conduct.meet()  # without the lock: the other ranks may be late
-            report = replace(report, stays=report.stays and not self._notice.look())
-            leaves = not (report.stays and report.loops)
-            left_s = deadline - client.clock.now()
-            gives_up = left_s <= 0
+        with client.news:
+            while True:
+                report = conduct.meet()
+                report = replace(report, stays=report.stays and not self._notice.look())
+                leaves = not (report.stays and report.loops)
+                left_s = deadline - client.clock.now()
+                gives_up = left_s <= 0
 
-            def goes_no_further(report: Report = report, leaves: bool = leaves, gives_up: bool = gives_up) -> bool:
-                coming = any(each.client.backlog.downloads for each in hands.everybody)
-                behind = hands.is_too_far(most) or coming or not report.settled
-                return leaves or (behind and not gives_up and not hands.finished and hands.failure is None)
+                def goes_no_further(report: Report = report, leaves: bool = leaves, gives_up: bool = gives_up) -> bool:
+                    coming = any(each.client.backlog.downloads for each in hands.everybody)
+                    behind = hands.is_too_far(most) or coming or not report.settled
+                    return leaves or (behind and not gives_up and not hands.finished and hands.failure is None)
 
-            with client.news:
                 held = conduct.release(*([Boundary()] if hands.wants_boundary else []), again=goes_no_further)
                 if leaves or not held:
                     break
                 client.news.wait(min(conduct.poll_s, left_s))
-        if left_s <= 0:
-            self._deaf_since_round = hands.newest_round
-            text = "%s: no round has closed in %g s; trains on without waiting"
-            log.warning(text, hands.core.learner, self._timeout_s)
+            if left_s <= 0:
+                self._deaf_since_round = hands.newest_round
+                text = "%s: no round has closed in %g s; trains on without waiting"
+                log.warning(text, hands.core.learner, self._timeout_s)
         self.waited_s += client.clock.now() - began
         return report
