@@ -57,6 +57,7 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/shards.py
 	@$(RUN) benchmarks/persist.py
 	@$(RUN) benchmarks/attach_overhead.py
+	@$(RUN) benchmarks/step_times.py
 	@$(RUN) benchmarks/simulator.py
 	@$(RUN) benchmarks/proxy.py
 	@$(RUN) benchmarks/donation.py

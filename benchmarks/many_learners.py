@@ -33,6 +33,7 @@ from gruppetto.protocol.messages import ApplyMode, Goodbye, Heartbeat, Hello
 from gruppetto.protocol.units import Incarnation, LearnerId
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.heartbeat import Heartbeats
+from gruppetto.runtime.security.porter import Porter
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.serving import Endpoint, run_syncer
 from gruppetto.runtime.setting import SyncerSetting
@@ -51,7 +52,7 @@ PERIOD = 4
 
 
 def serve(state: Path, learners: int) -> None:
-    def annex(app: web.Application, service: SyncerService) -> None:
+    def annex(app: web.Application, service: SyncerService, porter: Porter | None) -> None:
         async def look(request: web.Request) -> web.Response:
             return web.json_response({"tasks": len(asyncio.all_tasks()), "cpu_s": time.process_time()})
 
@@ -171,6 +172,7 @@ def run(learners: int, args: argparse.Namespace) -> dict[str, float]:
 
 def churned(url: str, pid: int, count: int) -> dict[str, float]:
     asyncio.run(come_and_go(url, 128))  # all names are known now
+    time.sleep(1.0)
     before = looked_at(url, pid)
     asyncio.run(come_and_go(url, count))
     time.sleep(1.0)

@@ -23,8 +23,9 @@ import numpy as np
 
 from gruppetto.numerics import CODECS, Layout, TensorSpec, warm
 from gruppetto.numerics.deal import Shard, part_of
+from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.outer import OuterSetting
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.units import Fragment, Round, Version
 from gruppetto.runtime.cut import cut, merge_rules
 from gruppetto.runtime.intake import Intake
 from gruppetto.runtime.parameters import Parameters
@@ -45,7 +46,7 @@ class Half:
         self._codec, self._learners = CODECS[uplink], learners
         outer = OuterSetting(optimizer="nesterov", lr=0.4, momentum=0.9)
         rules = merge_rules(layout)
-        self._parameters = Parameters(self._parts, rules=rules, outer=outer, downlink=CODECS["fp32"])
+        self._parameters = Parameters(self._parts, rules=rules, outer=outer, downlink=DOWNLINKS["fp32"])
         rng = np.random.default_rng(shard.number)
         largest = max(spec.numel for spec in self._parts.fragments)
         delta = rng.standard_normal(largest, np.float32) * np.float32(1e-3)
@@ -74,7 +75,7 @@ class Half:
                     body = upload.finish()
                 self._parameters.fold(fragment, body, self._codec, 1.5)
                 body.release()
-            self._parameters.outer_step([fragment], self._round)
+            self._parameters.outer_step([fragment], Round(self._round))
             self._parameters.publish([(fragment, Version(self._round))])
 
 

@@ -183,6 +183,18 @@ def test_a_stamp_that_went_stale_in_an_evaluation_is_renewed(syncer: Start, toy:
         assert slow.learner.metrics()["gruppetto/steps"] == 1
 
 
+def test_one_learner_that_is_due_every_round_waits_for_no_round_that_waits_for_it(
+    syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = syncer(num_fragments=2, sync_period=1, overlap_steps=0, outer="finetune", uplink="fp32")
+    one = Attached(running.url, toy(), max_run_ahead=1)
+    with caplog.at_level(logging.WARNING, "gruppetto"), one.learner as learner:
+        one.train(12)
+        assert learner.metrics()["gruppetto/rejected"] == 0
+        assert learner.round >= 11
+    assert not [r for r in caplog.records if "no round has closed" in r.message or "answers-short" in r.message]
+
+
 def test_running_ahead_waits_but_not_for_a_dead_syncer(
     syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,6 +11,7 @@ from gruppetto.chaos.canaries import CANARIES, Canary
 from gruppetto.chaos.invariants import WORLD_INVARIANTS, BrokenWorldError
 from gruppetto.chaos.world import World
 from gruppetto.chaos.wrong_cuts import AppliesBeforeItIsAnnounced
+from gruppetto.chaos.wrong_learners import HoldsUpItsOwnRound
 from gruppetto.chaos.wrong_recoveries import GoesBackToAnOlderLife
 from gruppetto.chaos.wrong_welcomes import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
@@ -34,6 +35,12 @@ def test_an_older_life_of_the_syncer_is_met_by_a_plan_too() -> None:
     plan = read_plan(Path(__file__).parent / "plans" / "back-to-an-older-life.json")
     assert not live(plan).broken
     assert live(plan, Cores(learner=GoesBackToAnOlderLife)).broken == "epochs-only-grow"
+
+
+def test_alone_and_told_to_wait_it_would_wait_for_itself() -> None:
+    """What a round has made is on its way when the next one asks, and both fragments are due in every round."""
+    plan = read_plan(Path(__file__).parent / "plans" / "held-up-by-its-own-round.json")
+    assert live(plan, Cores(learner=HoldsUpItsOwnRound)).broken == "progress-resumes"
 
 
 def test_hardly_an_invariant_is_without_a_canary() -> None:

@@ -243,6 +243,74 @@ def test_carry_offers_nothing_on_a_base_whose_successor_is_on_its_way() -> None:
     assert (answer.round, answer.base_version, answer.steps) == (3, 1, 3)
 
 
+def test_what_would_be_refused_is_not_offered_until_the_newer_value_is_here() -> None:
+    """Round 2 is asked for while what round 1 has made is on its way: due every round, every fragment is."""
+    rider = Rider(sync_period=1)
+    rider.join()
+    rider.train()
+    assert kinds(rider.ask(1, 0, 1)) == ["Answer", "Answer"]
+    rider.publish(1, 0)
+    rider.train()
+    assert kinds(rider.ask(2, 0, 1)) == ["Answer", "Deferred"]
+    rider.feed(Arrived(fragment=Fragment(0), version=Version(1)))
+    assert "Answer" not in kinds(rider.train()), "nothing has been done on it yet"
+    answer = next(a for a in rider.train() if isinstance(a, Answer))
+    assert (answer.round, answer.fragment, answer.base_version, answer.steps) == (2, 0, 1, 1)
+
+
+def test_where_stale_work_is_taken_it_is_offered_unless_it_is_merged_already() -> None:
+    rider = Rider(sync_period=1, accepts_stale=True)
+    rider.join()
+    rider.train()
+    assert kinds(rider.ask(1, 0)) == ["Answer"]
+    rider.publish(1, 0)
+    rider.publish(1, 1)
+    assert kinds(rider.ask(2, 0)) == ["Deferred"], "round 1 has it"
+    assert kinds(rider.ask(2, 1)) == ["Answer"]
+
+
+def test_how_far_it_has_run_ahead_counts_from_what_is_here_of_the_fragments_due_next() -> None:
+    rider = Rider(num_fragments=3, sync_period=3)
+    rider.join()
+    rider.train()
+    rider.publish(1, 1)
+    assert rider.core.run_ahead == 0, "fragment 1 is due at round 4"
+    for t, p in ((2, 2), (3, 0)):
+        rider.train()
+        rider.publish(t, p)
+    assert (rider.core.clock, rider.core.run_ahead) == (3, 3), "and what round 1 made of it is not here yet"
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    assert rider.core.run_ahead == 0
+
+
+def test_a_round_that_waits_for_a_step_of_its_own_holds_nobody_up() -> None:
+    rider = Rider(sync_period=1, num_fragments=1)
+    rider.join()
+    for _ in range(4):
+        rider.train()
+    assert rider.core.run_ahead == 4 and rider.core.is_too_far(1)
+    assert kinds(rider.ask(1, 0)) == ["Answer"]
+    rider.publish(1, 0)
+    assert kinds(rider.ask(2, 0)) == ["Deferred"]
+    assert rider.core.is_too_far(1), "for what is on its way it may wait"
+    rider.feed(Arrived(fragment=Fragment(0), version=Version(1)))
+    rider.feed(Boundary())
+    assert rider.core.run_ahead == 3 and not rider.core.is_too_far(1)
+    assert "Answer" in kinds(rider.train())
+    assert rider.core.is_too_far(1)
+
+
+def test_standing_still_it_answers_with_what_it_has_not_copied_yet() -> None:
+    rider = Rider(snapshot_window=0)
+    rider.join()
+    rider.train()
+    assert not rider.core.wants_boundary
+    assert kinds(rider.ask(1, 1)) == ["Deferred"]
+    assert rider.core.wants_boundary
+    assert "Answer" in kinds(rider.feed(Boundary()))
+    assert not rider.core.wants_boundary
+
+
 def test_only_news_is_pulled_and_the_newest_wins(rider: Rider) -> None:
     assert rider.publish(2, 0) == [Pull(fragment=Fragment(0), version=Version(2))]
     assert rider.publish(2, 0) == []

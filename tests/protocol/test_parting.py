@@ -295,6 +295,26 @@ def test_what_is_here_and_not_announced_is_neither_applied_nor_given() -> None:
     assert [p for _, p, _ in rider.parted()] == [1, 0]
 
 
+def test_what_carry_keeps_when_a_value_comes_is_given_then() -> None:
+    """One contribution is in the value that is on its way, the other in the open round."""
+    rider = Rider(apply=ApplyMode.CARRY, snapshot_window=2)
+    rider.train(2)
+    rider.feed(Ask(epoch=Epoch(1), round=Round(1), fragments=(Fragment(1),)))
+    rider.feed(Announcement(epoch=Epoch(1), round=Round(1), versions=((Fragment(1), Version(1)),)))
+    rider.feed(Ask(epoch=Epoch(1), round=Round(2), fragments=(Fragment(2),)))
+    rider.train()
+    assert rider.core.work == 30 + 10 + 10
+    rider.feed(Leaving())
+    assert rider.parted() == [(3, 0, 30)] and rider.core.gives_more
+    rider.feed(Arrived(fragment=Fragment(1), version=Version(1)))
+    rider.feed(Boundary())
+    assert rider.parted() == [(4, 1, 10)] and rider.core.gives_more
+    rider.feed(Announcement(epoch=Epoch(1), round=Round(2), versions=((Fragment(2), Version(2)),)))
+    rider.feed(Arrived(fragment=Fragment(2), version=Version(2)))
+    rider.feed(Boundary())
+    assert rider.parted() == [(5, 2, 10)] and not rider.core.gives_more
+
+
 def test_a_run_that_ends_before_is_given_nothing() -> None:
     rider = Rider(rounds=Round(2))
     rider.train()

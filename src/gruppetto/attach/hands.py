@@ -78,6 +78,10 @@ class Hands:
         """Steps past the newest round of the shard that is furthest: a dead one stops nobody."""
         return min(each.core.run_ahead for each in self.everybody)
 
+    def is_too_far(self, most: int) -> bool:
+        """More than so many, and no shard waits for another step."""
+        return all(each.core.is_too_far(most) for each in self.everybody)
+
     @property
     def failure(self) -> GruppettoError | None:
         """Of any of the links."""

@@ -101,8 +101,9 @@ class Learner(Comings):
     :meth:`tokens` in the loop. ``cursor``: a function that gives the index of the next batch of the data slot; without
     it every step counts one batch. ``optimizer``: one, or a list of several, of which the last to step ends the step of
     the loop; None with ``hook=False``: call :meth:`step` after every step.
-    ``max_run_ahead``: wait when more than so many steps ahead of the newest round seen, ``run_ahead_timeout_s``
-    at most, and not again until the syncer is heard of. ``on_disconnect="raise"`` makes a lost link or a later refusal
+    ``max_run_ahead``: wait when more than so many steps ahead of the newest round seen (what is due next of its weights
+    is here), ``run_ahead_timeout_s`` at most, and not again until the syncer is heard of; never for a round that waits
+    for another step of this learner. ``on_disconnect="raise"`` makes a lost link or a later refusal
     an error at the next step. ``max_bytes_per_s``: what contributions go up at, at most (of each rank).
     ``connect_timeout_s``: give up entering after so long (default: never).
     ``on_checkpoint``: called as ``on_checkpoint(learner, mark)`` when a checkpoint of the whole run is cut, at a step

@@ -27,8 +27,8 @@ GOODBYE_S = 2.0
 def part(hands: Hands, conduct: Conduct, *, within_s: float) -> None:
     """Give what can be given in ``within_s`` seconds, what is due next first; then end the link.
 
-    A lost link is waited for, if there is something to give. One line is logged: what was given, and what nobody will
-    merge.
+    A lost link is waited for, if there is something to give, and so is a value that lets work be kept which is to be
+    given then. One line is logged: what was given, and what nobody will merge.
     """
     client, core = hands.client, hands.core
     deadline = client.clock.now() + within_s
@@ -43,8 +43,10 @@ def part(hands: Hands, conduct: Conduct, *, within_s: float) -> None:
             waits = any(each.client.backlog.uploads for each in hands.everybody) or not report.idle
             cut_off = not all(each.core.linked for each in hands.everybody)
             waits = waits or (cut_off and given_by(hands) < work)
+            waits = waits or any(each.core.gives_more for each in hands.everybody)
             over = not waits or left_s <= 0 or hands.failure is not None or hands.finished
-            conduct.release(again=(lambda: False) if over else (lambda: True), ends=Ends(parted=over))
+            comes = [] if over or not hands.wants_boundary else [Boundary()]
+            conduct.release(*comes, again=(lambda: False) if over else (lambda: True), ends=Ends(parted=over))
             if not over:
                 client.news.wait(min(conduct.poll_s, left_s))
         given = given_by(hands)

@@ -28,7 +28,7 @@ class RunAhead:
     def is_too_far(self) -> bool:
         """It is to wait before the next step. A syncer that is not heard of is not waited for again."""
         hands, most = self._hands, self._most
-        return most is not None and hands.run_ahead > most and self._deaf_since_round != hands.newest_round
+        return most is not None and hands.is_too_far(most) and self._deaf_since_round != hands.newest_round
 
     def wait(self) -> Report:
         """Until rounds have closed and their weights have come. How the learner stands then: if a rank is to leave, or
@@ -47,7 +47,7 @@ class RunAhead:
 
                 def goes_no_further(report: Report = report, leaves: bool = leaves, gives_up: bool = gives_up) -> bool:
                     coming = any(each.client.backlog.downloads for each in hands.everybody)
-                    behind = hands.run_ahead > most or coming or not report.settled
+                    behind = hands.is_too_far(most) or coming or not report.settled
                     return leaves or (behind and not gives_up and not hands.finished and hands.failure is None)
 
                 held = conduct.release(*([Boundary()] if hands.wants_boundary else []), again=goes_no_further)

@@ -52,8 +52,10 @@ from gruppetto.chaos.wrong_learners import (
     BeginsOnWhateverItFinds,
     ForgetsWhatItHeldBack,
     HeedsEveryEpoch,
+    HoldsUpItsOwnRound,
     KeepsOldSnapshots,
     KeepsTheWorkOfItsLastLife,
+    LeavesBeforeItHasAll,
     NeverResetsItsCounters,
     StampsAtTheEnd,
     StaysBehindAfterAReconnect,
@@ -244,5 +246,7 @@ CANARIES: tuple[Canary, ...] = (
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
     _learner(ForgetsItsRests, "rests-are-said-once", within=20),
     _learner(KeepsARestTooSoon, "rests-are-said-once", within=400),
+    _learner(HoldsUpItsOwnRound, "progress-resumes", within=60),
+    _learner(LeavesBeforeItHasAll, "notice-is-used", within=200),
 )
 """Every wrong core, with the invariants that tell."""

@@ -11,7 +11,7 @@ from gruppetto.chaos.truth import Batch, Cargo, Content, Work
 from gruppetto.protocol.actions import Apply, KeepRest
 from gruppetto.protocol.messages import Answer, ApplyMode
 from gruppetto.protocol.state import LearnerState
-from gruppetto.protocol.units import Fragment
+from gruppetto.protocol.units import NEVER, Fragment, Round, Version
 from gruppetto.runtime.backlog import Offer
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Holdings:
         self._bases: dict[Fragment, Content] = {}
         self._batches: dict[Fragment, list[Batch]] = {}
         self._snapshots: dict[Fragment, Work] = {}
-        self._sent: dict[Fragment, Work] = {}
+        self._sent: dict[Fragment, tuple[Round, Work]] = {}
+        """Since the fragment was received, and for which round."""
         self._rests: dict[Fragment, int] = {}
         """Whose rest is owed, by the number of the snapshot."""
         self._left: dict[Fragment, dict[tuple[int, int], int]] = {}
@@ -83,7 +84,7 @@ class Holdings:
         kept: list[Batch] = []
         if action.mode is ApplyMode.CARRY:
             assert sent is not None
-            kept = self._batches[p][len(sent.batches) :]
+            kept = self._batches[p][len(sent[1].batches) :]
         self._bases[p], self._batches[p] = arrived, kept
 
     # ── what goes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,8 +98,21 @@ class Holdings:
         assert work is not None
         life = (answer.epoch, answer.incarnation)
         work = replace(work, life=life, owes=self._rests.get(answer.fragment, 0), at=self._world.engine.now)
-        self._sent[answer.fragment] = work
+        self._sent[answer.fragment] = answer.round, work
         return Offer(answer=answer, base=Cargo(None), theta=Cargo(work))
+
+    def kept_back(self, coming: Mapping[Fragment, Version]) -> list[Fragment]:
+        """Fragments with work that was never offered, though nothing takes its place. A value that is ``coming``, here
+        to be applied, or made of its last contribution does, unless ``carry`` keeps the work since that."""
+        newest = {**coming, **{p: content.version for p, content in self._arrived.items()}}
+        carries = self._world.setting.apply is ApplyMode.CARRY
+        found = []
+        for p, batches in sorted(self._batches.items()):
+            round, offered = self._sent.get(p, (NEVER, None))
+            kept = newest.get(p, round) == round and (carries or (p not in newest and offered is None))
+            if kept and len(batches) > (0 if offered is None else len(offered.batches)):
+                found.append(p)
+        return found
 
     def _work(self, fragment: Fragment) -> Work:
         process, base = self._process, self._bases[fragment]

@@ -51,6 +51,10 @@ FINAL_WEIGHTS_S = 10.0
 """How long a finished learner waits for the last weights."""
 PARTING_S = 3.0
 """How long one that has had notice may take to give what it has."""
+POLL_S = 0.1
+"""Between two looks at what is waited for."""
+PATIENCE_S = 1.0
+"""How long one that has run ahead waits for a round, while things go wrong. Afterwards nobody gives up."""
 SAVING_S = 1.5
 """How long it takes at most to write a part of a checkpoint; training goes on meanwhile."""
 
@@ -89,6 +93,9 @@ class LearnerProcess:
         self.begun = False
         """Its first step has begun: from now on it never waits."""
         self.stepping = False
+        self.held = False
+        """It has run too far ahead, and waits."""
+        self._deaf_since_round = -1
         self.trained = 0
         """Tokens."""
         self.refusal: Refusal | None = None
@@ -310,7 +317,7 @@ class LearnerProcess:
     # ── training ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start_step(self) -> None:
-        """One step after another, for as long as the process lives: nothing here waits for anybody."""
+        """One step after another, for as long as the process lives: nothing here waits for anybody, unless told to."""
         if self.left or not self.core.begun:
             return
         if self.core.finished:
@@ -320,11 +327,30 @@ class LearnerProcess:
             self._feed(Leaving())
             self._part(self.world.engine.now + PARTING_S)
             return
+        most = self.plan.max_run_ahead
+        if most is not None and self.core.is_too_far(most) and self._deaf_since_round != self.core.newest_round:
+            self.held = True
+            self._hold(most, self.world.engine.now + PATIENCE_S)
+            return
         self.stepping = True
         stamp = 1 + max(self.core.clock, self.core.newest_round)
         self._feed(StepStarted())
         batch = Batch(self.core.slot, self.core.cursor, self.plan.tokens_per_step)
         self.later(self.plan.pace.next_step_s(self._rng), lambda: self._finish_step(batch, stamp))
+
+    def _hold(self, most: int, deadline: float) -> None:
+        """Until rounds have closed and their weights have come, or it is to leave."""
+        if self.core.wants_boundary:
+            self._feed(Boundary())
+        core, now = self.core, self.world.engine.now
+        behind = core.is_too_far(most) or self.backlog.downloads
+        gives_up = now >= deadline and now < self.world.plan.calm_at_s
+        if behind and not (gives_up or self.left or self.parting or core.finished):
+            self.later(POLL_S, lambda: self._hold(most, deadline))
+            return
+        self._deaf_since_round = core.newest_round if gives_up else -1
+        self.held = False
+        self._start_step()
 
     def _finish_step(self, batch: Batch, stamp: int) -> None:
         self.stepping = False
@@ -349,15 +375,20 @@ class LearnerProcess:
 
     def _part(self, deadline: float) -> None:
         """Until everything is given, or there is no time left for it."""
-        if self.parting and self.backlog.uploads and self.world.engine.now < deadline:
-            self.later(0.1, lambda: self._part(deadline))
-        else:
-            self.leave()
+        if self.parting and self.core.wants_boundary:
+            self._feed(Boundary())
+        gives = self.backlog.uploads or self.core.gives_more
+        if self.parting and gives and self.world.engine.now < deadline:
+            self.later(POLL_S, lambda: self._part(deadline))
+            return
+        if self.parting and self.world.engine.now < deadline:
+            self.world.watch.parts(self)
+        self.leave()
 
     def _finish(self, deadline: float) -> None:
         """The run is over: take the last weights, say goodbye."""
         if self.core.linked and self.backlog.downloads and self.world.engine.now < deadline:
-            self.later(0.1, lambda: self._finish(deadline))
+            self.later(POLL_S, lambda: self._finish(deadline))
             return
         self._feed(Boundary())
         self.leave()

@@ -131,6 +131,8 @@ class LearnerPlan:
     """It gives its state to others."""
     chunk_s: float = 0.05
     """How long each part of a donated state takes at the donor."""
+    max_run_ahead: int | None = None
+    """It waits when more than so many steps past the newest round; not for long, until the world is calm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

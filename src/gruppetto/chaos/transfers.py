@@ -67,6 +67,12 @@ class Transfers:
             self._process.record.said.append(frame)
             wire.up(frame)
 
+    def coming(self) -> dict[Fragment, Version]:
+        """What is wanted or on its way down, as the syncer at the other end has it."""
+        wire = self._process.wire
+        values = {} if wire is None else {p: self._world.serve(p, wire.syncer) for p in sorted(self.backlog.coming)}
+        return {p: value.version for p, value in values.items() if value is not None}
+
     def broke_off(self) -> None:
         """The connection has gone, and all transfers with it."""
         self._connections += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gruppetto.protocol.events import LinkDown, Recovered, StepDone, StepStarted
+from gruppetto.protocol.events import Boundary, LinkDown, Recovered, StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Announcement, Ask, Welcome
 from gruppetto.protocol.units import NEVER, Fragment
@@ -16,8 +16,10 @@ __all__ = [
     "BeginsOnWhateverItFinds",
     "ForgetsWhatItHeldBack",
     "HeedsEveryEpoch",
+    "HoldsUpItsOwnRound",
     "KeepsOldSnapshots",
     "KeepsTheWorkOfItsLastLife",
+    "LeavesBeforeItHasAll",
     "NeverResetsItsCounters",
     "StampsAtTheEnd",
     "StaysBehindAfterAReconnect",
@@ -140,3 +142,21 @@ class ForgetsWhatItHeldBack(LearnerCore):
         super()._on_recovered(now, event)
         self._out.clear()
         self._wanted.clear()
+
+
+class HoldsUpItsOwnRound(LearnerCore):
+    """Having run too far ahead it waits for a round, also for one that waits for a step of its own."""
+
+    def is_too_far(self, most: int) -> bool:
+        return self.clock - self.newest_round > most
+
+
+class LeavesBeforeItHasAll(LearnerCore):
+    """On notice it gives what it has at once, and not what it may keep of the rest when a value has come."""
+
+    @property
+    def gives_more(self) -> bool:
+        return False
+
+    def _on_boundary(self, now: float, event: Boundary) -> None:
+        self._at_boundary()

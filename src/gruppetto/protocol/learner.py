@@ -126,6 +126,7 @@ class LearnerCore(Applying, Offering, Dispatching):
             num_fragments=welcome.num_fragments, sync_period=welcome.sync_period, offsets=welcome.offsets
         )
         self._window, self._apply, self._alpha = welcome.snapshot_window, welcome.apply, welcome.blend_alpha
+        self._accepts_stale = welcome.accepts_stale
         if not self.fragments:
             self.fragments = [FragmentState() for _ in range(welcome.num_fragments)]
         if newborn:
@@ -213,6 +214,8 @@ class LearnerCore(Applying, Offering, Dispatching):
 
     def _on_boundary(self, now: float, event: Boundary) -> None:
         self._at_boundary()
+        if self.leaving:
+            self._part(again=False)
 
     def _at_boundary(self) -> None:
         applied: tuple[Applied, ...] = ()

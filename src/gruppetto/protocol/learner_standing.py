@@ -120,6 +120,8 @@ class LearnerStanding:
         self.clippings: dict[str, int] = {}
         self._schedule: Schedule | None = None
         self._window, self._apply, self._alpha = 0, ApplyMode.OVERWRITE, 0.0
+        self._accepts_stale = False
+        """The syncer takes work on a base that is not the current one."""
         self.step_s = 0.0
         """Seconds that the last step took."""
         self._usual_step_s: float | None = None
@@ -221,7 +223,9 @@ class LearnerStanding:
     @property
     def wants_boundary(self) -> bool:
         """There is something to do at the next boundary; whoever is not training may make one at once."""
-        return self.has_arrived or self._marker is not None or self._wants_snapshots
+        if self.has_arrived or self._marker is not None or self._wants_snapshots:
+            return True
+        return bool(self._owed) and any(self._has_work(p) and not self._is_vain(p) for p in self._owed)
 
     def c_steps(self, fragment: Fragment) -> int:
         """Inner steps since the fragment was last received."""
@@ -233,14 +237,39 @@ class LearnerStanding:
 
     @property
     def run_ahead(self) -> int:
-        """How many steps it is past the newest round it has observed."""
-        return max(0, self.clock - self.newest_round)
+        """How many steps it is past the newest round it has seen.
+
+        A round is not seen while weights of it are on their way that the next one asks for: what is trained on the old
+        ones meanwhile, that one would refuse.
+        """
+        seen = self.newest_round
+        if self._wanted and self._schedule is not None:
+            due = self._schedule.due(Round(seen + 1))
+            seen = min((Round(self._wanted[p] - 1) for p in due if p in self._wanted), default=seen)
+        return max(0, self.clock - seen)
+
+    def is_too_far(self, most: int) -> bool:
+        """More than ``most`` steps past the newest round, and no round waits for another step of this learner's own."""
+        return self.run_ahead > most and not any(
+            not self._has_work(p) and self._on_its_way(p) == NEVER for p in self._owed
+        )
 
     @property
     def work(self) -> int:
-        """Fragment-tokens since each fragment was last received, but for contributions that are on their way."""
-        away = {p: then.tokens for p, (round, then) in self._sent.items() if round > self.newest_round}
+        """Fragment-tokens since each fragment was last received, but for contributions that are on their way, or are
+        in a value that is."""
+        away = {
+            p: then.tokens
+            for p, (round, then) in self._sent.items()
+            if round > self.newest_round or round == self._on_its_way(p)
+        }
         return sum(self.tokens - away.get(Fragment(p), f.from_tokens) for p, f in enumerate(self.fragments))
+
+    @property
+    def gives_more(self) -> bool:
+        """It has had notice, and will have more to give when a value has come that lets it keep its work: one that is
+        on its way, or that is made of what it has given to the open round."""
+        return self.leaving and self._apply is ApplyMode.CARRY and any(map(self._will_carry, self._sent))
 
     # ── whose word counts ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -263,6 +292,35 @@ class LearnerStanding:
         return self.still_stands(self._searching_in)
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _has_work(self, fragment: Fragment) -> bool:
+        """A step on top of a base."""
+        state = self.fragments[fragment]
+        return state.from_steps < self.steps and state.version != NEVER
+
+    def _on_its_way(self, fragment: Fragment) -> int:
+        """The version, and so the round, of a value that is to take the place of the base; NEVER if there is none."""
+        newest = max(self._wanted.get(fragment, NEVER), self._arrived.get(fragment, NEVER))
+        return newest if newest > self.fragments[fragment].version else NEVER
+
+    def _will_carry(self, fragment: Fragment) -> bool:
+        """What was done since its last contribution is kept when the value comes that this is for."""
+        round, then = self._sent[fragment]
+        return then.steps < self.steps and (round > self.newest_round or round == self._on_its_way(fragment))
+
+    def _is_vain(self, fragment: Fragment) -> bool:
+        """To offer work on this base leads to nothing, since a newer value is on its way here.
+
+        The syncer would refuse it: as stale, or as merged already if a contribution of the same work is in that value.
+        Under ``carry`` that value is to keep what was done since the contribution that is in it; another offer would
+        take that memory's place. Who leaves and has none in it has nothing to forget.
+        """
+        newest = self._on_its_way(fragment)
+        if newest == NEVER:
+            return False
+        if not self._accepts_stale or (fragment in self._sent and self._sent[fragment][0] == newest):
+            return True
+        return self._apply is ApplyMode.CARRY and not self.leaving
 
     def _due(self, round: Round) -> list[Fragment]:
         """What has arrived and is not newer than ``round``; a base that is held already may be applied again anyhow."""

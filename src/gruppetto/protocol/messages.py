@@ -179,6 +179,8 @@ class Welcome:
     """When each fragment is due (:class:`~gruppetto.protocol.schedule.Schedule`); empty: evenly spread."""
     donors: tuple[Donor, ...] = ()
     """Whom to ask for a state, best first; empty for who needs none, and while nobody has one to give."""
+    accepts_stale: bool = False
+    """Work on a base that is not the current one may be merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

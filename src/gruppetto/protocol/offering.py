@@ -5,7 +5,7 @@ from __future__ import annotations
 from gruppetto.protocol.actions import TakeSnapshot
 from gruppetto.protocol.learner_standing import LearnerStanding, Moment
 from gruppetto.protocol.maker import maker
-from gruppetto.protocol.messages import Answer, ApplyMode, Ask, Clipping, Deferred, Rejection
+from gruppetto.protocol.messages import Answer, Ask, Clipping, Deferred, Rejection
 from gruppetto.protocol.units import NEVER, Fragment, Round
 
 __all__ = ["Offering"]
@@ -28,7 +28,7 @@ class Offering(LearnerStanding):
         for fragment in ask.fragments:
             if not 0 <= fragment < len(self.fragments):
                 continue
-            if fragment in self._snapshots and not self._would_forget(fragment):
+            if fragment in self._snapshots and not self._is_vain(fragment):
                 self._answer(ask.round, fragment)
             else:
                 self._owed[fragment] = ask.round
@@ -81,18 +81,18 @@ class Offering(LearnerStanding):
         for fragment in sorted(self._owed) if self._owed else ():
             if self.fragments[fragment].version >= self._owed[fragment]:
                 del self._owed[fragment]  # the round closed without us and its result is here
-            elif fragment in self._snapshots and not self._would_forget(fragment):
+            elif fragment in self._snapshots and not self._is_vain(fragment):
                 self._answer(self._owed.pop(fragment), fragment)
 
     def _part(self, *, again: bool) -> None:
         """Give the work of every fragment, each for the next round at which it is due, the soonest first.
 
-        What is on its way stays there, unless the link has broken since (``again``); what has a newer version already
-        would be refused.
+        What is on its way stays there, unless the link has broken since (``again``). What would be refused waits for
+        the newer value: at the boundary at which that comes, it is given what ``carry`` keeps.
         """
         if self._schedule is None:
             return
-        gone = self._wanted.keys() | self._arrived.keys()
+        gone = {p for p in self._snapshots if self._is_vain(p)}
         if not again:
             gone |= {p for p, (round, _) in self._sent.items() if round > self.newest_round}
         rounds = ((self._schedule.next_due(p, self.newest_round), p) for p in self._snapshots - gone)

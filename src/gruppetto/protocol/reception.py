@@ -91,4 +91,5 @@ def welcome_for(
         rounds=None if setting.rounds is None else Round(setting.rounds),
         offsets=offsets,
         donors=donors,
+        accepts_stale=setting.stale == "accept",
     )

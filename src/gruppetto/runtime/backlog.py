@@ -157,9 +157,14 @@ class Backlog:
         self._pulling.discard(fragment)
 
     @property
-    def downloads(self) -> int:
+    def coming(self) -> set[Fragment]:
         """Fragments wanted or on their way here."""
-        return len(self._wanted.keys() | self._pulling)
+        return self._wanted.keys() | self._pulling
+
+    @property
+    def downloads(self) -> int:
+        """How many these are."""
+        return len(self.coming)
 
     @property
     def uploads(self) -> int:
