@@ -26,6 +26,7 @@ WORLD_INVARIANTS = {
     "every-fold-is-in": "an outer step has all contributions that were admitted, and at least a quorum of them",
     "merged-onto-its-base": "a contribution is merged into the value it was computed on, or one not too old",
     "never-waits": "a learner that has begun is always in a step, unless it is dead, stopped or has left",
+    "notice-is-used": "who leaves on notice, in time and with a link, has offered all work that it may keep",
     "old-lives-are-fenced": "a message of an earlier epoch or incarnation changes nothing",
     "one-authority-per-epoch": "no two lives of the syncer have the same epoch",
     "one-value-per-version": "a version of a fragment has one value, for ever",

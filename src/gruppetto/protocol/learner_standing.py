@@ -43,6 +43,7 @@ class LearnerStanding:
     # In an object of more than thirty attributes without slots, CPython looks every method up anew at each call: first
     # in the object's own dictionary, then along its classes. With slots a call is found where it was the last time.
     __slots__ = (
+        "_accepts_stale",
         "_alpha",
         "_apply",
         "_arrived",

@@ -11,8 +11,6 @@ from gruppetto.protocol.units import NEVER, Fragment, Round
 __all__ = ["Offering"]
 
 new_answer, new_snapshot = maker(Answer), maker(TakeSnapshot)
-CARRY = ApplyMode.CARRY
-"""Looked at whenever somebody asks."""
 
 
 class Offering(LearnerStanding):
@@ -121,14 +119,6 @@ class Offering(LearnerStanding):
                 parting=parting,
             )
         )
-
-    def _would_forget(self, fragment: Fragment) -> bool:
-        """Under ``carry`` the value on its way here is to keep what was done since the contribution that is in it; to
-        offer another one meanwhile, on a base that is outdated, would take that memory's place."""
-        if self._apply is not CARRY:
-            return False
-        newest = max(self._wanted.get(fragment, NEVER), self._arrived.get(fragment, NEVER))
-        return newest > self.fragments[fragment].version
 
     def _to_boundary_s(self, now: float) -> float:
         """How far the next boundary is, if this step takes as long as the mean of the last ones."""
