@@ -93,7 +93,7 @@ def _fold(typing_context: Any, source: Any, num_blocks: Any, register: Any, targ
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _folded(octets: Any, num_blocks: int, register: int) -> tuple[int, int]:
-    """The 16 bytes as two numbers. It takes the array itself: to ask for its address costs Python more than the fold."""
+    """The 16 bytes as two numbers. It takes the array itself: its address costs Python more than the fold."""
     remainder = np.empty(2, np.uint64)
     _fold(octets.ctypes.data, num_blocks, register, remainder.ctypes.data)
     return remainder[0], remainder[1]

@@ -182,9 +182,7 @@ class ServiceStanding:
                 damaged=[value.fragment for value in self._store.damaged],
             )
 
-    def _make_engine(
-        self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, Kept]] = ()
-    ) -> Engine:
+    def _make_engine(self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, Kept]] = ()) -> Engine:
         return Engine(
             layout,
             self.protocol,
