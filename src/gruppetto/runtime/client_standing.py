@@ -137,7 +137,12 @@ class ClientStanding:
         """Where others ask for this learner's state; None if it gives none."""
         if donates is not None:
             self.donations = DonationServer(
-                *donates, token=token, stall_s=stall_s, core=core, tls=None if peers is None else peers.as_donor()
+                *donates,
+                token=token,
+                stall_s=stall_s,
+                core=core,
+                tls=None if peers is None else peers.as_donor(),
+                pace=self._http.pace,
             )
         self._seeking = Seeking(
             core,
