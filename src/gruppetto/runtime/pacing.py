@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import threading
 from contextlib import suppress
 
 __all__ = ["LEAST_BYTES_PER_S", "Bucket", "set_up"]
@@ -51,6 +52,7 @@ class Bucket:
     """Holds several connections together to ``bytes_per_s``. First come, first served.
 
     In any t seconds at most ``bytes_per_s`` · t + :attr:`burst_bytes` pass, and somebody passes whenever that allows.
+    They may belong to event loops of several threads, which all have the same clock.
     """
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -59,13 +61,14 @@ class Bucket:
         """The most that can be taken at once."""
         self._free_at = float("-inf")
         """When the bucket will be full again."""
+        self._lock = threading.Lock()
 
     def delay_s(self, num_bytes: int, now: float) -> float:
         """Take so many bytes, at most a burst; how long to wait before they may leave."""
         assert 0 < num_bytes <= self.burst_bytes
-        ready_at = max(self._free_at, now)
-        self._free_at = ready_at + num_bytes / self.bytes_per_s
-        return max(0.0, self._free_at - self.burst_bytes / self.bytes_per_s - now)
+        with self._lock:
+            self._free_at = free_at = max(self._free_at, now) + num_bytes / self.bytes_per_s
+        return max(0.0, free_at - self.burst_bytes / self.bytes_per_s - now)
 
     async def take(self, num_bytes: int) -> None:
         """Wait for the turn of so many bytes, at most a burst."""
