@@ -5,8 +5,8 @@ of the outer step and of what was left unsaid by the steps before; the rest is l
 published value is one value for everybody. Whoever has the one before adds the words to it and has it, bit for bit;
 whoever has not takes it whole, and is as well off. Errors do not add up: Σ q + rest = Σ steps, but for the float32
 sums, in which the value itself is kept, and for what the words of a rest leave out of it. A rest is kept in
-:data:`REST`, a byte an element, so that an element of it is off by at most 1 / 64,000 of the largest step in its block
-(``delta-int4``: 1 / 3,500), now this way, now that: of a step as long as 0.2 % of Θ no more than float32 rounds off Θ.
+:data:`REST`, a byte an element, so that an element of it is off by at most 1 / 60,000 of the largest step in its block
+(``delta-int4``: 1 / 3,000), now this way, now that: of a step as long as 0.2 % of Θ no more than float32 rounds off Θ.
 
 >>> import numpy as np
 >>> before, after = np.float32([1.0, 2.0]), np.float32([1.5, 1.9])
