@@ -6,7 +6,7 @@ Two network namespaces joined by a pair of virtual cables, each way held to ``--
 takes ``--queue-ms`` (ip and tc, as root). In one the real server, in the other the real client: four downloads and two
 uploads at a time, as a learner has, and a heartbeat every 50 ms on its own connection. ``idle``: heartbeats alone;
 ``plain``: bodies as the kernel sends them; ``paced``: as ours are sent; ``limited``: as ours are sent when told 90 % of
-the link.
+the link. ``http`` and ``http-limited``: the last two by plain HTTP, as behind a proxy that lets no upgrade through.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from transport import LAYOUT_HASH, Ours, Shelf
 NUMEL = 1 << 18
 BEAT_S = 0.05
 FAR, NEAR, PORT = "10.97.0.1", "10.97.0.2", 7171
-WAYS = ("idle", "plain", "paced", "limited")
+WAYS = ("idle", "plain", "paced", "limited", "http", "http-limited")
 
 
 class Hearing(Shelf):
-    def heartbeat(self, data: bytes) -> None:
+    def heartbeat(self, data: bytes, **said: object) -> None:
         pass
 
 
@@ -62,7 +62,7 @@ def shape(name: str, mbit: float, queue_ms: float) -> None:
 async def far_end(way: str, bytes_per_s: float) -> None:
     pace(way)
     server = HttpServer(Hearing(NUMEL), token=None, stall_s=30.0)  # type: ignore[arg-type]
-    if way == "limited":
+    if way.endswith("limited"):
         server.bodies.pace = pacing.Bucket(bytes_per_s)
     runner = web.AppRunner(server.app, access_log=None)
     await runner.setup()
@@ -102,7 +102,9 @@ async def near_end(way: str, seconds: float, bytes_per_s: float) -> dict[str, fl
         while True:
             await ours.upload()
 
-    if way == "limited":
+    if way.startswith("http"):
+        ours.client._road._none_at.add(ours.address)
+    if way.endswith("limited"):
         ours.client.pace = pacing.Bucket(bytes_per_s)
     async with ours.client:
         tasks = [] if way == "idle" else [asyncio.create_task(f()) for f in 4 * [download] + 2 * [upload]]
@@ -173,7 +175,7 @@ def main() -> None:
     print(f"a link of {args.mbit:g} Mbit/s with a queue of {args.queue_ms:g} ms; heartbeats in ms")
     for way, row in found.items():
         print(
-            f"{way:8} p50 {row['p50_ms']:7.1f}  p99 {row['p99_ms']:7.1f}  max {row['max_ms']:7.1f}"
+            f"{way:12} p50 {row['p50_ms']:7.1f}  p99 {row['p99_ms']:7.1f}  max {row['max_ms']:7.1f}"
             f"   down {row['down_mbit']:6.1f} Mbit/s  up {row['up_mbit']:6.1f}"
         )
 

@@ -51,9 +51,11 @@ def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_wei
     assert any(one.client.given for one in learner._hands.everybody)
 
     model = toy(1)
-    optimizer, learner = attach(model, first.url, name="rider")
+    optimizer, learner = attach(model, first.url, name="rider", max_bytes_per_s=1e7)
     learner.load_state_dict(saved)
     with learner:
+        paces = [one.client.pace for one in learner._hands.everybody]
+        assert len(paces) == 2 and paces[0] is paces[1] is not None, "one link, one rate"
         assert learner.place.cursor >= 6, "the first shard leases the slot, and knows its cursor"
         steps(model, optimizer, learner)
     assert learner.finished and learner.round == 12

@@ -68,7 +68,7 @@ def test_no_kind_of_caller_makes_a_kernel_compile_again() -> None:
             encode_with_rest(values, values[::-1], None, codec, left=np.empty(6, np.float32))
             encode_with_rest(values, values[::-1], values, codec, left=np.empty(6, np.float32))
             step, left, _ = take_step(values, values[::-1].copy(), None, codec)
-            take_step(values, values.copy(), left, codec, left=np.empty(6, np.float32))
+            take_step(values, values.copy(), left, codec, left=np.empty(left.size, np.uint8))
             follow(values, step.tobytes(), codec)
         for form in (payload, payload.tobytes(), bytearray(payload), memoryview(payload), payload.tobytes() * 1):
             running.fold_encoded(form, codec, 2)

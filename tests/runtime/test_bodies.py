@@ -28,6 +28,7 @@ from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.intake import Intake
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import LeasePool
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.parking import Parking
 from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import ANSWER_HEADER, CODEC_HEADER, checksum, encode_answer
@@ -457,3 +458,27 @@ def test_parking_is_bounded_in_number_and_in_time() -> None:
         assert len(parking) == 0
 
     asyncio.run(run())
+
+
+def test_where_there_is_no_road_bodies_keep_the_same_pace_by_http(place: Callable[..., None]) -> None:
+    class Noting(Bucket):
+        def __init__(self) -> None:
+            super().__init__(1e9 / 300)
+            self.taken: list[int] = []
+
+        async def take(self, num_bytes: int) -> None:
+            assert num_bytes <= self.burst_bytes < BODY_BYTES // 50
+            self.taken.append(num_bytes)
+
+    async def test(at: Place) -> None:
+        answer, body = at.answer()
+        at.server.bodies.pace = down = Noting()
+        async with at.client() as (client, _):
+            client._road._none_at.add(client.address)
+            client.pace = up = Noting()
+            assert (await client.contribute(answer, "fp32", body.data))[0]
+            assert sum(up.taken) == BODY_BYTES and not down.taken
+            await client.fetch(Fragment(0), Version(0), at.world.layout.layout_hash, LeasePool().lend(NUMEL))
+            assert sum(down.taken) == sum(up.taken) == BODY_BYTES
+
+    place(test)

@@ -31,6 +31,7 @@ from gruppetto.runtime.donation import (
 )
 from gruppetto.runtime.donor import MAX_GUESTS, DonationServer
 from gruppetto.runtime.joining import DonorBusy, Fetched, Visit
+from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.recovering import Recovering
 
 WHO = {"run_id": "r", "layout_hash": "l", "fragmentation_hash": "f"}
@@ -53,6 +54,7 @@ class Donor:
     core: Core = field(default_factory=Core)
     token: str | None = None
     payload: np.ndarray = field(default_factory=lambda: np.arange(10_500, dtype=np.int64).astype(np.uint8))
+    pace: Bucket | None = None
     server: DonationServer = None  # type: ignore[assignment]
     address: str = ""
     made: int = 0
@@ -93,7 +95,7 @@ def at(donor: Donor, story: Callable[[Donor], Awaitable[Any]]) -> Any:
     """Let the donor live while the story is told."""
 
     async def main() -> Any:
-        donor.server = DonationServer("127.0.0.1", 0, token=donor.token, stall_s=1.0, core=donor.core)
+        donor.server = DonationServer("127.0.0.1", 0, token=donor.token, stall_s=1.0, core=donor.core, pace=donor.pace)
         donor.address = await donor.server.open()
         training = asyncio.create_task(donor.train())
         try:
@@ -111,6 +113,22 @@ async def fetch(donor: Donor, *versions: int, **how: Any) -> Fetched:
 
 def body(fetched: Fetched) -> np.ndarray:
     return fetched.octets(fetched.manifest.tensors[0])
+
+
+def test_what_is_given_is_held_to_the_pace_of_all_that_goes_up() -> None:
+    class Noting(Bucket):
+        taken = 0
+
+        async def take(self, num_bytes: int) -> None:
+            self.taken += num_bytes
+
+    async def story(donor: Donor) -> None:
+        came = await fetch(donor)
+        assert np.array_equal(body(came), donor.payload)
+
+    pace = Noting(65_536.0)
+    at(donor := Donor(pace=pace), story)
+    assert pace.taken == donor.payload.size == donor.server.given_bytes
 
 
 def test_a_state_arrives_bit_for_bit_and_nothing_is_kept() -> None:

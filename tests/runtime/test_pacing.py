@@ -65,7 +65,7 @@ def test_a_body_goes_out_in_bursts_of_the_bucket() -> None:
     assert taken == sent == [16_384, 16_384, 7_232]
 
 
-def test_what_is_asked_of_the_kernel_is_not_asked_within_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_of_the_kernel_is_not_asked_within_a_machine() -> None:
     def unsent(connection: socket.socket) -> int:
         return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
 
@@ -74,8 +74,9 @@ def test_what_is_asked_of_the_kernel_is_not_asked_within_a_machine(monkeypatch: 
         before = unsent(ours)
         pacing.set_up(ours)
         assert unsent(ours) == before != pacing.UNSENT_BYTES
-        monkeypatch.setattr(pacing, "_stays_here", lambda connection: False)
-        pacing.set_up(ours)
+        assert pacing._stays_here(ours) and pacing._stays_here(ours, "::1")
+        assert not pacing._stays_here(ours, "192.0.2.1")
+        pacing.set_up(ours, "192.0.2.1")
         assert unsent(ours) == pacing.UNSENT_BYTES
 
 

@@ -40,8 +40,9 @@ def state(round, versions, epoch=1, run_id="r"):
 
 
 def values(p, version):
+    """Θ, momentum, and of one of the fragments what its steps have left unsaid."""
     theta = np.full(3, 10 * p + version, np.float32)
-    return theta, (theta + 0.5,)
+    return theta, (theta + 0.5,) if p == 0 else (theta + 0.5, np.full(7, version % 256, np.uint8))
 
 
 def open_store(path, run_id="r", identity=IDENTITY, **more):
@@ -64,8 +65,9 @@ def check(store):
     found = {p: (theta, rest) for p, _, theta, rest in store.load()}
     assert len(found) == len(store.state.versions)
     for p, version in enumerate(store.state.versions):
-        theta, (momentum,) = found[p]
-        assert np.array_equal(theta, values(p, version)[0]) and np.array_equal(momentum, values(p, version)[1][0])
+        (theta, kept), (right, right_kept) = found[p], values(p, version)
+        for one, other in zip((theta, *kept), (right, *right_kept), strict=True):
+            assert one.dtype == other.dtype and np.array_equal(one, other)
     assert store.layout() == LAYOUT
 
 

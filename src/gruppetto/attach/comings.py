@@ -102,7 +102,7 @@ class Comings(Keeping):
         core = LearnerCore(LearnerId(self.name), session=self._core.session, layout_hash=self._layout_hash)
         core.run_id = first.shards.run_id
         holdings = Holdings(model)
-        beside = Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed)
+        beside = Beside(shards=first.shards, number=number, news=first.news, may_seed=may_seed, pace=first.pace)
         client = self._dials(core, holdings, model.layout, ShardBook(first.shards, number), beside=beside)
         return Hands(core, client, holdings, None)
 

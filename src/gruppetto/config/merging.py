@@ -95,7 +95,7 @@ class CodecChoice:
     """``fp32``, ``bf16``, ``delta`` or ``delta-int4``. In bf16 learners train from rounded weights. With ``delta`` the
     syncer takes its outer steps in 8.125 bits an element and sends the step to whoever has the value before, bit for
     bit the same on both sides, and the whole value in float32 to everybody else; what a step leaves unsaid is kept at
-    the syncer, four bytes a parameter, and said with the next one. ``delta-int4``: the same in 4.125 bits. A learner of
+    the syncer, a byte a parameter, and said with the next one. ``delta-int4``: the same in 4.125 bits. A learner of
     several ranks always gets the whole value."""
 
     def __post_init__(self) -> None:

@@ -88,9 +88,11 @@ class Codec:
         if raw.nbytes != self.payload_bytes(numel):
             wanted = self.payload_bytes(numel)
             raise ProtocolError(f"{numel} values in {self.name} are {wanted} bytes, but {raw.nbytes} came")
-        if self.block_numel == 1 and raw.ctypes.data % self.word_bytes:
-            raw = raw.copy()
-        return self.to_words(kernels.read_only(raw))
+        raw.flags.writeable = False  # the one kind of array that kernels are compiled for
+        words = self.to_words(raw)
+        if self.block_numel == 1 and not words.flags.aligned:
+            words = self.to_words(kernels.read_only(raw.copy()))
+        return words
 
 
 CASTS: dict[str, Codec] = {

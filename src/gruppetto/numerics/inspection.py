@@ -69,9 +69,10 @@ class ChunkInspector:
             if len(self._part_of_word) == word_bytes:
                 self._add(self._part_of_word)
                 self._part_of_word = b""
-        whole = view.size // word_bytes * word_bytes
-        self._add(view[:whole])
-        self._part_of_word += view[whole:].tobytes()
+        rest = view.size % word_bytes
+        if rest:
+            view, self._part_of_word = view[:-rest], view[-rest:].tobytes()
+        self._add(view)
 
     def finish(self) -> Inspection:
         """The result. Raises :class:`ProtocolError` if bytes are missing."""

@@ -200,24 +200,25 @@ def encode_with_rest(base: Float32, theta: Float32, rest: Float32, words: Any, l
 
 
 @kernel
-def take_step(before: Float32, after: Float32, rest: Float32, words: Any, left: Float32) -> float:
-    """words ← the payload of v = (after − before) + rest, left ← v − q and after ← before + q, where q is what the
-    payload says. Returns ‖after‖². ``rest`` of no elements is one of zeros."""
+def take_step(before: Float32, after: Float32, rest: Any, words: Any, left: Any) -> float:
+    """words ← the payload of v = (after − before) + rest, left ← that of v − q and after ← before + q, where q is what
+    the words say. Returns ‖after‖². ``rest`` and ``left`` are blocks of words too; a rest of none is one of zeros."""
     scratch, wanted, size = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), 0.0
     for lo in range(0, before.shape[0], BLOCK):
-        block, new, over = before[lo : lo + BLOCK], after[lo : lo + BLOCK], left[lo : lo + BLOCK]
+        block, new = before[lo : lo + BLOCK], after[lo : lo + BLOCK]
         v = wanted[: block.shape[0]]
         for i in range(block.shape[0]):
             v[i] = new[i] - block[i]
-        if rest.shape[0] > 0:
-            more = rest[lo : lo + BLOCK]
+        if rest.blocks.shape[0] > 0:
+            more = values(rest, lo, lo + block.shape[0], scratch)
             for i in range(block.shape[0]):
                 v[i] += more[i]
         put(v, words, lo)
         said = values(words, lo, lo + block.shape[0], scratch)
         for i in range(block.shape[0]):
-            over[i] = v[i] - said[i]
+            v[i] -= said[i]
             new[i] = block[i] + said[i]
+        put(v, left, lo)
         size += block_squares(new)
     return size
 
@@ -329,7 +330,8 @@ def warm(codecs: Collection[str] | None = None) -> None:
         encode_difference(read_only(one), read_only(one), words)
         if isinstance(words, tuple):
             encode_with_rest(read_only(one), read_only(one), read_only(one), words, one.copy())
-            take_step(read_only(one), one.copy(), read_only(one), words, one.copy())
+            left = Int8(np.zeros((1, SCALE_BYTES + GROUP), np.uint8))
+            take_step(read_only(one), one.copy(), Int8(read_only(left.blocks)), words, left)
             follow(read_only(one), given, one.copy())
     nesterov_step(one, starts, stops, one.copy(), one.copy(), one.copy(), half, half)
     sgd_step(one, starts, stops, one.copy(), one.copy(), half)

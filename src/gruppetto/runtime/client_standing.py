@@ -59,6 +59,8 @@ class Beside:
     news: threading.Condition
     may_seed: Callable[[], bool]
     """The first weights of all shards are to be one learner's, as long as there is one that gives them."""
+    pace: Bucket | None
+    """What goes up to all shards together is held to one rate: it leaves by one link."""
 
 
 class ClientStanding:
@@ -117,7 +119,9 @@ class ClientStanding:
         self._http = line_to(
             self.addresses[0], token=token, tls=tls, stall_s=stall_s, dial_s=min(DIAL_S, stall_s) if several else None
         )
-        if max_bytes_per_s is not None:
+        if beside is not None:
+            self._http.pace = beside.pace
+        elif max_bytes_per_s is not None:
             self._http.pace = Bucket(max_bytes_per_s)
         self.transfers = Transfers(
             self._http,
@@ -137,7 +141,12 @@ class ClientStanding:
         """Where others ask for this learner's state; None if it gives none."""
         if donates is not None:
             self.donations = DonationServer(
-                *donates, token=token, stall_s=stall_s, core=core, tls=None if peers is None else peers.as_donor()
+                *donates,
+                token=token,
+                stall_s=stall_s,
+                core=core,
+                tls=None if peers is None else peers.as_donor(),
+                pace=self._http.pace,
             )
         self._seeking = Seeking(
             core,
@@ -162,6 +171,11 @@ class ClientStanding:
     def address(self) -> SyncerAddress:
         """The one in use, or being dialled."""
         return self._http.address
+
+    @property
+    def pace(self) -> Bucket | None:
+        """What bodies go up at, at most; None: as fast as they can."""
+        return self._http.pace
 
     @property
     def recovering(self) -> Recovering | None:

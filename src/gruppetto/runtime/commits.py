@@ -5,7 +5,7 @@
     commits/e00006-c000000017-t000000000146.commit
             epoch  number     the last round that may be published under it
 
-    [Θ of a fragment][its momentum] … [record: msgpack] gruppetto commit CRC LENGTH
+    [Θ of a fragment][its momentum][what its steps left unsaid] … [record: msgpack] gruppetto commit CRC LENGTH
 
 The name says of a file that cannot be read any more what a new life has to know of it. The record says where the newest
 value of every fragment lies, in this file or in an older one, and where the value before that lies, each with its
@@ -23,11 +23,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gruppetto.numerics.codec import Buffer
 from gruppetto.numerics.deal import WHOLE
+from gruppetto.numerics.downlink import Kept
 from gruppetto.numerics.kernels import Float32
-from gruppetto.numerics.outer import OuterState
 from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.units import Epoch, Fragment, Round, Version
 from gruppetto.runtime.wire import checksum
@@ -97,7 +98,7 @@ class CommitName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a value lies: Θ and the arrays of the outer optimizer, each float32 [numel], end to end."""
+    """Where a value lies: Θ and the arrays of the outer optimizer, each float32 [numel], end to end, then words."""
 
     file: str
     offset: int
@@ -107,8 +108,10 @@ class Place:
     version: Version
     merged: int
     """Fragment-tokens merged in it."""
+    words_bytes: int = 0
+    """Of the size, at the end: what steps have left unsaid, as :data:`~gruppetto.numerics.downlink.REST`."""
 
-    def read(self, directory: Path) -> tuple[Float32, OuterState]:
+    def read(self, directory: Path) -> tuple[Float32, Kept]:
         """The value, checked. Raises :class:`DamagedError`."""
         try:
             with (directory / self.file).open("rb") as file:
@@ -122,8 +125,11 @@ class Place:
             raise DamagedError(f"it ends {self.size_bytes - len(data)} bytes too early")
         if checksum(data) != self.checksum:
             raise DamagedError("its checksum is wrong")
-        theta, *rest = np.split(np.frombuffer(data, "<f4"), self.arrays)
-        return theta, tuple(rest)
+        end = self.size_bytes - self.words_bytes
+        theta, *kept = np.split(np.frombuffer(data, "<f4", end // 4), self.arrays)
+        if self.words_bytes:
+            kept.append(np.frombuffer(data, np.uint8, offset=end))
+        return theta, tuple(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,16 +184,17 @@ class Commit:
 
 
 def pieces_of(
-    draft: Commit, values: Mapping[Fragment, tuple[Float32, OuterState]], written: list[Commit]
+    draft: Commit, values: Mapping[Fragment, tuple[Float32, Kept]], written: list[Commit]
 ) -> Iterator[Buffer]:
     """The bytes of a commit, one after another, none of them copied. Each piece is in the cache: its checksum has just
     been taken. ``written`` gets the commit with the places of ``values`` in it."""
     places: list[list[Place]] = [list(of_fragment) for of_fragment in draft.places]
     places, offset = places or [[] for _ in (draft.state.versions if draft.state else ())], 0
-    for p, (theta, outer_state) in sorted(values.items()):
+    for p, (theta, kept) in sorted(values.items()):
         assert draft.state is not None
         crc, size = 0, 0
-        for array in (theta, *outer_state):
+        words_bytes = sum(array.nbytes for array in kept if array.dtype == np.uint8)
+        for array in (theta, *kept):
             raw = _raw(array)
             size += raw.nbytes
             for at in range(0, raw.nbytes, PIECE_BYTES):
@@ -199,9 +206,10 @@ def pieces_of(
             offset=offset,
             size_bytes=size,
             checksum=crc,
-            arrays=1 + len(outer_state),
+            arrays=1 + len(kept) - bool(words_bytes),
             version=draft.state.versions[p],
             merged=draft.state.ledger.merged_in[p],
+            words_bytes=words_bytes,
         )
         places[p] = [place, *places[p][:1]]
         offset += size
@@ -212,6 +220,6 @@ def pieces_of(
     yield f"gruppetto commit {checksum(record):08x} {len(record):012}\n".encode()
 
 
-def _raw(values: Float32) -> memoryview:
-    assert values.dtype == np.dtype("<f4")
+def _raw(values: Float32 | NDArray[np.uint8]) -> memoryview:
+    assert values.dtype in (np.dtype("<f4"), np.uint8)
     return np.ascontiguousarray(values).view(np.uint8).data

@@ -28,6 +28,7 @@ from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Cut, digest_of, donation_secret, encode_manifest
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.listening import cannot_listen
+from gruppetto.runtime.pacing import Bucket, set_up
 from gruppetto.runtime.security.identity import Identity, Role, identity_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
@@ -75,9 +76,12 @@ class DonationServer:
         stall_s: float,
         core: Standing,
         tls: ssl.SSLContext | None = None,
+        pace: Bucket | None = None,
     ) -> None:
-        """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token."""
+        """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token.
+        ``pace``: what all that is given is held to, together with whatever else the bucket is for."""
         self.given_bytes = 0
+        self._pace = pace
         self.on_idle: Callable[[], None] = _nobody_cares
         """Called when the last guest has gone and nothing is kept any more."""
         self._destitute = False
@@ -242,13 +246,19 @@ class DonationServer:
         headers = {DIGEST_HEADER: digest, "Content-Range": f"bytes {span[0]}-{span[1] - 1}/{total}"}
         response = web.StreamResponse(status=206, headers=headers)
         response.content_type, response.content_length = "application/octet-stream", len(body)
+        if request.transport is not None:
+            set_up(request.transport.get_extra_info("socket"))
+        write_bytes = WRITE_BYTES if self._pace is None else min(WRITE_BYTES, self._pace.burst_bytes)
         try:
             await response.prepare(request)
-            for at in range(0, len(body), WRITE_BYTES):
+            for at in range(0, len(body), write_bytes):
                 self._heard(guest)
+                chunk = body[at : at + write_bytes]
+                if self._pace is not None:
+                    await self._pace.take(len(chunk))
                 async with asyncio.timeout(self._stall_s):
-                    await response.write(body[at : at + WRITE_BYTES])
-                self.given_bytes += len(body[at : at + WRITE_BYTES])
+                    await response.write(chunk)
+                self.given_bytes += len(chunk)
         except (OSError, TimeoutError):  # the guest has gone, or stands still
             if request.transport is not None:
                 request.transport.abort()

@@ -21,10 +21,10 @@ from typing import assert_never
 from gruppetto.errors import RunFailed, SteppedDown
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.deal import offsets_of, part_of
-from gruppetto.numerics.downlink import DOWNLINKS
+from gruppetto.numerics.downlink import DOWNLINKS, Kept
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
-from gruppetto.numerics.outer import OuterSetting, OuterState
+from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.actions import (
     Alarm,
     AlarmOver,
@@ -106,7 +106,7 @@ class Engine:
         seen: Observer,
         complaints: Complaints,
         on_change: Callable[[], None],
-        saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = (),
+        saved: Sequence[tuple[Fragment, Version, Float32, Kept]] = (),
         memory: SharedMemory | None = None,
     ) -> None:
         """``saved``: the values of the last life, which ``store.state`` belongs to. ``memory``: for published ones."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -35,7 +37,7 @@ from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.dialling import HEAD_START_S, Segments
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.pacing import Bucket
+from gruppetto.runtime.pacing import Bucket, set_up
 from gruppetto.runtime.patience import patience
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
@@ -335,12 +337,18 @@ class HttpSyncer:
                 ssl=self._tls if self._tls is not None else True,
                 use_dns_cache=False,
                 happy_eyeballs_delay=HEAD_START_S,
-                socket_factory=self.segments.make,
+                socket_factory=self._make,
             ),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._dial_s),
             read_bufsize=CHUNK_BYTES,
             auto_decompress=False,
         )
+
+    def _make(self, info: tuple[Any, ...]) -> socket.socket:
+        """A socket for one address. It may come to carry bodies: nobody knows yet whether there is a road for them."""
+        made = self.segments.make(info)
+        set_up(made, info[4][0])
+        return made
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -405,7 +413,7 @@ class HttpSyncer:
         data = None
         if body is not None:
             headers = headers | {"Content-Length": str(body.nbytes), CHECKSUM_HEADER: f"{checksum(body):08x}"}
-            data = _chunks(body, sent)
+            data = _chunks(body, sent, self.pace)
         async with self._http.request(method, URL(url, encoded=True), headers=headers, data=data) as reply:
             yield _HttpReply(reply)
 
@@ -441,9 +449,14 @@ class HttpSyncer:
                 return ConnectionLost(f"{where} cannot be reached ({_why(wrong)})")
 
 
-async def _chunks(body: memoryview, sent: Callable[[int], None]) -> AsyncIterator[memoryview]:
-    for at in range(0, body.nbytes, CHUNK_BYTES):
-        chunk = body[at : at + CHUNK_BYTES]
+async def _chunks(
+    body: memoryview, sent: Callable[[int], None], pace: Bucket | None = None
+) -> AsyncIterator[memoryview]:
+    chunk_bytes = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.burst_bytes)
+    for at in range(0, body.nbytes, chunk_bytes):
+        chunk = body[at : at + chunk_bytes]
+        if pace is not None:
+            await pace.take(chunk.nbytes)
         yield chunk
         sent(chunk.nbytes)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import threading
 from contextlib import suppress
 
 __all__ = ["LEAST_BYTES_PER_S", "Bucket", "set_up"]
@@ -26,10 +27,11 @@ LEAST_BYTES_PER_S = 1 << 16
 """Anything slower would be taken for standing still."""
 
 
-def set_up(connection: socket.socket) -> None:
+def set_up(connection: socket.socket, peer: str = "") -> None:
     """Before a connection carries bodies. What this kernel does not have is left as it is, and so is a connection
-    within this machine: there is no slow link, and pacing costs a third more processor time."""
-    if _stays_here(connection):
+    within this machine: there is no slow link, and pacing costs a third more processor time. ``peer``: the address
+    that it is about to be made to; "": it is made."""
+    if _stays_here(connection, peer):
         return
     with suppress(OSError, AttributeError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
@@ -38,9 +40,9 @@ def set_up(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
-def _stays_here(connection: socket.socket) -> bool:
+def _stays_here(connection: socket.socket, peer: str = "") -> bool:
     try:
-        peer: str = connection.getpeername()[0]
+        peer = peer or connection.getpeername()[0]
         return ipaddress.ip_address(peer.removeprefix("::ffff:")).is_loopback
     except (OSError, ValueError, IndexError):  # not by TCP, or gone already
         return True
@@ -50,6 +52,7 @@ class Bucket:
     """Holds several connections together to ``bytes_per_s``. First come, first served.
 
     In any t seconds at most ``bytes_per_s`` · t + :attr:`burst_bytes` pass, and somebody passes whenever that allows.
+    They may belong to event loops of several threads, which all have the same clock.
     """
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -58,13 +61,14 @@ class Bucket:
         """The most that can be taken at once."""
         self._free_at = float("-inf")
         """When the bucket will be full again."""
+        self._lock = threading.Lock()
 
     def delay_s(self, num_bytes: int, now: float) -> float:
         """Take so many bytes, at most a burst; how long to wait before they may leave."""
         assert 0 < num_bytes <= self.burst_bytes
-        ready_at = max(self._free_at, now)
-        self._free_at = ready_at + num_bytes / self.bytes_per_s
-        return max(0.0, self._free_at - self.burst_bytes / self.bytes_per_s - now)
+        with self._lock:
+            self._free_at = free_at = max(self._free_at, now) + num_bytes / self.bytes_per_s
+        return max(0.0, free_at - self.burst_bytes / self.bytes_per_s - now)
 
     async def take(self, num_bytes: int) -> None:
         """Wait for the turn of so many bytes, at most a burst."""

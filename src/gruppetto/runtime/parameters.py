@@ -5,7 +5,7 @@ value only at ``publish``, after they are durable, and the buffers of the old va
 has gone. A result that is not finite is thrown away with its momentum.
 
 Where values travel as steps, each outer step is taken in the words in which it is published
-(:mod:`gruppetto.numerics.downlink`): four bytes an element more for what is left unsaid, which is durable too, and one
+(:mod:`gruppetto.numerics.downlink`): a byte an element more for what is left unsaid, which is durable too, and one
 payload a fragment, for as long as the value is the newest.
 
 ``fold`` and ``outer_step`` belong to one worker thread, everything else to the thread of the service.
@@ -26,7 +26,7 @@ from gruppetto.errors import SettingError
 from gruppetto.numerics.accumulate import GATHERING, MOST_GATHERED_BYTES, Accumulator
 from gruppetto.numerics.codec import CODECS, Codec
 from gruppetto.numerics.direction import cosine
-from gruppetto.numerics.downlink import Downlink, take_step
+from gruppetto.numerics.downlink import REST, Downlink, Kept, take_step
 from gruppetto.numerics.fragments import Fragmentation, FragmentSpec
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterSetting, OuterState
@@ -56,15 +56,16 @@ class Value:
     body: NDArray[np.uint8]
     """Θ whole, in the downlink's encoding; with fp32 the very bytes of ``theta``."""
     checksum: int
-    rest: Float32 | None = None
-    """What the steps up to here have left unsaid, where values travel as steps; None: nothing."""
+    rest: NDArray[np.uint8] | None = None
+    """What the steps up to here have left unsaid, where values travel as steps, in the words of ``REST``; None:
+    nothing."""
     step: Step | None = None
     """How it is made from the value before; None where nobody can know that one: with the first of a life."""
     readers: int = 0
     retired: bool = False
 
     @property
-    def kept(self) -> tuple[Float32, ...]:
+    def kept(self) -> Kept:
         """What has to be durable beside Θ: :meth:`Parameters.restore` knows what is what."""
         return self.outer_state if self.rest is None else (*self.outer_state, self.rest)
 
@@ -168,17 +169,22 @@ class Parameters:
     def seed_is_complete(self) -> bool:
         return len(self._next) == len(self.parts.fragments)
 
-    def restore(self, fragment: Fragment, version: Version, theta: Float32, outer_state: OuterState) -> None:
+    def restore(self, fragment: Fragment, version: Version, theta: Float32, kept: Kept) -> None:
         """Take a value that is durable already as the current one, with all that :attr:`Value.kept` made of it."""
-        own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
         parts = len(OUTER_OPTIMIZERS[self.outer.optimizer].init(theta[:0]))
-        value = self._value(version, self._published.copy_of(theta), own[:parts])
-        if own[parts:] and self.downlink.steps is not None:  # or it was written when values travelled otherwise
-            value.rest = own[-1]
+        # What was read from a file is not ours to write.
+        own = tuple(self._spares.copy_of(cast(Float32, part)) for part in kept[:parts])
+        value = self._value(version, self._published.copy_of(theta), own)
+        if kept[parts:] and self.downlink.steps is not None:  # or it was written when values travelled otherwise
+            value.rest = self._room_for_rest(theta.size)
+            if kept[-1].dtype == np.float32:  # by a version that kept every bit of it
+                REST.encode(cast(Float32, kept[-1]), value.rest)
+            else:
+                value.rest[:] = kept[-1]
         self._current[fragment] = value
         self._norms[fragment] = float(np.linalg.norm(theta))
 
-    def pending(self, fragments: Iterable[Fragment]) -> dict[Fragment, tuple[Float32, OuterState]]:
+    def pending(self, fragments: Iterable[Fragment]) -> dict[Fragment, tuple[Float32, Kept]]:
         """The newest values of these fragments, to be made durable: those that the outer steps have just made, or those
         that are published already."""
         values = {p: self._next.get(p) or self._current[p] for p in fragments}
@@ -257,23 +263,25 @@ class Parameters:
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, Float32 | None] | None:
+    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, NDArray[np.uint8] | None] | None:
         """Make of ``theta`` what the words of a step say, if values travel as steps; the step, and what it leaves
         unsaid. None: it would not be finite."""
         if self.downlink.steps is None:
             return None, None
-        left = self._spares.take(theta.size)
+        left = self._room_for_rest(theta.size)
         body, _, is_finite = take_step(old.theta, theta, old.rest, self.downlink.steps, left)
         if not is_finite:
             self._spares.put(left)
             return None
         return Step(base=old.checksum, body=body, checksum=checksum(body)), left
 
+    def _room_for_rest(self, numel: int) -> NDArray[np.uint8]:
+        return self._spares.take_bytes(REST.payload_bytes(numel))
+
     def _value(self, version: Version, theta: Float32, outer_state: OuterState) -> Value:
         body, whole = theta.view(np.uint8), self.downlink.whole
         if whole is not CODECS["fp32"]:
-            num_bytes = whole.payload_bytes(theta.size)
-            body = whole.encode(theta, self._published.take(-(-num_bytes // 4)).view(np.uint8)[:num_bytes])
+            body = whole.encode(theta, self._published.take_bytes(whole.payload_bytes(theta.size)))
         return Value(version=version, theta=theta, outer_state=outer_state, body=body, checksum=checksum(body))
 
     def _recycle(self, value: Value) -> None:
@@ -282,7 +290,7 @@ class Parameters:
             if self.downlink.whole is not CODECS["fp32"]:
                 self._published.put(value.body)
 
-    def _drop(self, theta: Float32, kept: OuterState) -> None:
+    def _drop(self, theta: Float32, kept: Kept) -> None:
         self._published.put(theta)
         self._spares.put(*kept)
 
@@ -308,6 +316,10 @@ class _Spares:
     def take(self, numel: int) -> Float32:
         """Room with arbitrary content."""
         return self._take(numel)[:numel]
+
+    def take_bytes(self, num_bytes: int) -> NDArray[np.uint8]:
+        """The same for bytes."""
+        return self.take(-(-num_bytes // 4)).view(np.uint8)[:num_bytes]
 
     def put(self, *arrays: Float32 | NDArray[np.uint8]) -> None:
         """Whatever was taken from here and nobody reads any more."""

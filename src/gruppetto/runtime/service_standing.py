@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from gruppetto.errors import ProtocolError, RunFailed, SteppedDown
+from gruppetto.numerics.downlink import Kept
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
-from gruppetto.numerics.outer import OuterState, choose_outer
+from gruppetto.numerics.outer import choose_outer
 from gruppetto.protocol.actions import Alarm, AlarmKind
 from gruppetto.protocol.alarm_table import ALARMS
 from gruppetto.protocol.settings import ProtocolSetting
@@ -181,9 +182,7 @@ class ServiceStanding:
                 damaged=[value.fragment for value in self._store.damaged],
             )
 
-    def _make_engine(
-        self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, OuterState]] = ()
-    ) -> Engine:
+    def _make_engine(self, layout: Layout, saved: Sequence[tuple[Fragment, Version, Float32, Kept]] = ()) -> Engine:
         return Engine(
             layout,
             self.protocol,

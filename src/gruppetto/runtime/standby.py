@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gruppetto.numerics.downlink import Kept
 from gruppetto.numerics.kernels import Float32
-from gruppetto.numerics.outer import OuterState
 from gruppetto.runtime.authority import Authority, Lease
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.commits import COMMITS, Commit, CommitName, DamagedError, Place
@@ -45,7 +45,7 @@ class Standby:
     def __init__(self, path: Path, *, clock: Clock, lease_s: float) -> None:
         self.path = path
         self._clock, self._lease_s = clock, lease_s
-        self._known: dict[Place, tuple[Float32, OuterState]] = {}
+        self._known: dict[Place, tuple[Float32, Kept]] = {}
         self._followed: CommitName | None = None
         self._seen: tuple[int, Lease | None] | None = None
         self._seen_at = 0.0

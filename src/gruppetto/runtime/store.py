@@ -25,9 +25,9 @@ from types import TracebackType
 from typing import Self
 
 from gruppetto.errors import StateError, SteppedDown
+from gruppetto.numerics.downlink import Kept
 from gruppetto.numerics.kernels import Float32
 from gruppetto.numerics.layout import Layout
-from gruppetto.numerics.outer import OuterState
 from gruppetto.protocol.recovery import unseen_rounds
 from gruppetto.protocol.state import OlderValue, SyncerState
 from gruppetto.protocol.units import Epoch, Fragment, Round, Version
@@ -52,7 +52,7 @@ _log = logging.getLogger("gruppetto.store")
 
 PAST_CACHE_BYTES = 4 << 20
 """A commit of so much is written past the page cache: for less it is not worth a thread."""
-Values = Mapping[Place, tuple[Float32, OuterState]]
+Values = Mapping[Place, tuple[Float32, Kept]]
 """Values that have been read and checked already."""
 
 
@@ -86,7 +86,7 @@ class Store(StoreOpening):
         """Fragments whose value at hand is older than the state says."""
         self._reserve, self._apart, self._snapshots_kept = reserve, apart, snapshots_kept
         self._known: Values = known or {}
-        self._values: dict[Fragment, tuple[Float32, OuterState]] = {}
+        self._values: dict[Fragment, tuple[Float32, Kept]] = {}
         self._unneeded: set[str] = set()
         """Files that the commits before the newest needed."""
         try:
@@ -217,7 +217,7 @@ class Store(StoreOpening):
     def commit(
         self,
         state: SyncerState,
-        fragments: Mapping[Fragment, tuple[Float32, OuterState]],
+        fragments: Mapping[Fragment, tuple[Float32, Kept]],
         layout: Layout,
         *,
         sweeps: bool = True,
@@ -290,7 +290,7 @@ class Store(StoreOpening):
         self.check_authority()
         self._seat.beat()
 
-    def _write(self, draft: Commit, values: Mapping[Fragment, tuple[Float32, OuterState]]) -> None:
+    def _write(self, draft: Commit, values: Mapping[Fragment, tuple[Float32, Kept]]) -> None:
         old = set(self._needed())
         snapshots, state = self._snapshots, draft.state
         is_snapshot = state is not None and (not snapshots or state.round >= _round_of(snapshots[0]) + self._apart)
@@ -332,7 +332,7 @@ class Store(StoreOpening):
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def load(self) -> Iterator[tuple[Fragment, Version, Float32, OuterState]]:
+    def load(self) -> Iterator[tuple[Fragment, Version, Float32, Kept]]:
         """The newest good value of every fragment, checked."""
         for p, of_fragment in enumerate(self._commit.places):
             places = of_fragment if Fragment(p) in self._values else self._good(Fragment(p), of_fragment)

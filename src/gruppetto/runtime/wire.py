@@ -388,7 +388,7 @@ def decode_answer(header: str) -> Answer:
 
 def checksum(body: Buffer, start: int = 0) -> int:
     """CRC-32 of a body, or of its continuation if ``start`` is the checksum so far. On the wire: ``f"{crc:08x}"``."""
-    return crc32(octets(body), start)
+    return crc32(body, start)
 
 
 def octets(body: Buffer) -> memoryview:

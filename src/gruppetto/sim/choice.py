@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gruppetto.numerics.codec import CODECS, Codec
-from gruppetto.numerics.downlink import DOWNLINKS
+from gruppetto.numerics.downlink import DOWNLINKS, REST
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.quality import codec_loss, compute_share, flight_loss, learners_loss, period_loss
 
@@ -198,9 +198,9 @@ def _codec_down(cluster: Cluster, choice: Choice) -> Codec:
     return down.usual if choice.learners >= cluster.chips else down.whole
 
 
-def _rests(choice: Choice) -> int:
+def _rests(choice: Choice) -> float:
     """Bytes of a parameter that the syncer keeps of what steps down have left unsaid."""
-    return FP32_BYTES if DOWNLINKS[choice.downlink].steps is not None else 0
+    return REST.bits / 8 if DOWNLINKS[choice.downlink].steps is not None else 0.0
 
 
 def _bytes_beside(choice: Choice, cluster: Cluster) -> int:

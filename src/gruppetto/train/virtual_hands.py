@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gruppetto.attach.part import put_together, take_apart
 from gruppetto.numerics import CODECS, Codec, Downlink, Fragmentation, inspect
+from gruppetto.numerics.downlink import Kept
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol.actions import Apply, Fold, KeepRest, Persist, Publish, TakeOuterStep
 from gruppetto.protocol.donors import Source
@@ -33,7 +34,7 @@ from gruppetto.train.virtual_learner import Octets
 
 __all__ = ["Offered", "Tensors", "VirtualLearner", "VirtualSyncer", "offered"]
 
-_Value = tuple[Version, NDArray[np.float32], tuple[NDArray[np.float32], ...]]
+_Value = tuple[Version, NDArray[np.float32], Kept]
 """Version, Θ and outer state of one fragment."""
 
 
@@ -149,11 +150,10 @@ class VirtualSyncer:
         """The inverse of :meth:`take_apart`."""
         values, waiting = said
         for p, (version, arrays) in enumerate(values):
-            theta, *outer_state = (values.numpy() for values in put_together(arrays, tensors))
-            self._parameters.restore(Fragment(p), Version(version), theta, tuple(outer_state))
+            theta, *kept = (values.numpy() for values in put_together(arrays, tensors))
+            self._parameters.restore(Fragment(p), Version(version), theta, tuple(kept))
             if self._keeps_durable:
-                kept = tuple(part.copy() for part in outer_state)
-                self._durable[Fragment(p)] = (Version(version), theta.copy(), kept)
+                self._durable[Fragment(p)] = (Version(version), theta.copy(), tuple(part.copy() for part in kept))
         for plain, name in waiting:
             fold = msgspec.convert(plain, Fold)
             body = self.contribution(fold.fragment, tensors[name].numpy())
