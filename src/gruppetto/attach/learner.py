@@ -104,9 +104,6 @@ class Learner(Comings):
     ``max_run_ahead``: wait when more than so many steps ahead of the newest round seen (what is due next of its weights
     is here), ``run_ahead_timeout_s`` at most, and not again until the syncer is heard of; never for a round that waits
     for another step of this learner. ``on_disconnect="raise"`` makes a lost link or a later refusal
-    an error at the next step. ``max_bytes_per_s``: what contributions go up at, at most (of each rank).
-    ``max_run_ahead``: wait when more than so many steps ahead of the newest round seen, ``run_ahead_timeout_s``
-    at most, and not again until the syncer is heard of. ``on_disconnect="raise"`` makes a lost link or a later refusal
     an error at the next step. ``max_bytes_per_s``: what contributions, and its state for those who begin, go up at
     together, at most (of each rank).
     ``connect_timeout_s``: give up entering after so long (default: never).
