@@ -5,18 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.waiting import PATIENCE_S, until
 
 from gruppetto.errors import GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint
-from gruppetto.runtime.clock import MonotonicClock
 
-PATIENCE_S = 120.0
 SMALL = """
 [run]
 rounds = {rounds}
@@ -77,10 +75,7 @@ class Rig:
         return self.of(name)
 
     def until(self, fine: Callable[[], bool]) -> None:
-        clock = MonotonicClock()
-        while not fine():
-            assert clock.now() < PATIENCE_S, self.status()
-            time.sleep(0.1)
+        until(fine, self.status)
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.waiting import until, until_round
 
 from gruppetto.trace.log import Record, read_trace
 
@@ -45,20 +45,15 @@ class Train:
             text=True,
         )
 
-    def until_round(self, round: int) -> dict[str, Any]:
-        """Wait for the run to get so far; its status then."""
-        while self.process.poll() is None:
-            shown = subprocess.run(
-                [sys.executable, "-m", "gruppetto", "status", str(self.directory), "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            status: dict[str, Any] = json.loads(shown.stdout) if shown.returncode == 0 else {}
-            if status.get("round", 0) >= round and status.get("phase") != "ended":
-                return status
-            time.sleep(0.2)
-        raise AssertionError(f"the run ended early: {self.process.communicate()}")
+    def until_round(self, round: int) -> None:
+        until_round(self.directory, round, self.process)
+
+    def status(self) -> dict[str, Any]:
+        """As a user asks for it."""
+        command = [sys.executable, "-m", "gruppetto", "status", str(self.directory), "--json"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        status: dict[str, Any] = json.loads(shown.stdout)
+        return status
 
     def pids(self) -> list[int]:
         processes = json.loads((self.directory / "processes.json").read_bytes())
@@ -84,10 +79,12 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("train", [60], indirect=True)
 def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> None:
-    status = train.until_round(20)
+    train.until_round(3)
+    status = train.status()
     assert set(status["learners"]) == {"a", "b", "c"}
     for learner in status["learners"].values():
         assert {"pid", "state", "clock", "last_merged_round"} <= learner.keys()
+    train.until_round(20)
     os.kill(status["learners"]["b"]["pid"], signal.SIGKILL)
     out, errors = train.process.communicate()
     assert train.process.returncode == 0, errors
@@ -168,8 +165,4 @@ def test_nobody_outlives_a_parent_that_was_killed(train: Train) -> None:
     os.kill(pids[-1], signal.SIGSTOP)  # a machine that hangs outlives nobody either
     train.process.kill()
     train.process.communicate()
-    for _ in range(60):
-        if not any(map(is_alive, pids)):
-            return
-        time.sleep(0.1)
-    raise AssertionError([pid for pid in pids if is_alive(pid)])
+    until(lambda: not any(map(is_alive, pids)), lambda: [pid for pid in pids if is_alive(pid)])
