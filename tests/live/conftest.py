@@ -70,8 +70,15 @@ class Rig:
 
     def until_merged(self, name: str, rounds: int = 3) -> dict[str, Any]:
         """Wait until so many more rounds hold its work; what the syncer says of it then."""
-        before = self.of(name).get("merged_rounds", 0)
-        self.until(lambda: self.of(name).get("merged_rounds", 0) >= before + rounds)
+        merged: list[int] = []
+
+        def enough() -> bool:
+            told = self.status()["learners"].get(name)
+            if told is not None:
+                merged.append(told.get("merged_rounds", 0))
+            return bool(merged) and merged[-1] >= merged[0] + rounds
+
+        self.until(enough)
         return self.of(name)
 
     def until(self, fine: Callable[[], bool]) -> None:

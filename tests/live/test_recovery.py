@@ -28,14 +28,14 @@ def test_a_killed_learner_comes_back_with_the_state_of_a_peer(tmp_path: Path) ->
     train = subprocess.Popen(
         [
             *(sys.executable, "-m", "gruppetto", "train", str(tmp_path / "RUN.toml"), *TINY),
-            *("--rounds", "400", "--out", str(directory), "--json"),
+            *("--rounds", "300", "--out", str(directory), "--json"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        seen = until_round(directory, 30, train)
+        seen = until_round(directory, 15, train)
         os.kill(seen["learners"]["b"]["pid"], signal.SIGKILL)
         out, errors = train.communicate()  # the launcher starts it again by itself
         assert train.returncode == 0, errors
