@@ -26,11 +26,14 @@ $(VENV)/.ready-dev: pyproject.toml constraints.txt tools/setup_venv.py
 demo: setup  ## a syncer and four learners on this machine train a small language model (ARGS='--rounds 200')
 	@$(RUN) -m gruppetto demo $(ARGS)
 
-# Tests that start no processes share the cores; those that do have the machine to themselves.
+# Tests that start no processes share the cores. Those that do mostly wait, and run two at once, unless they say something
+# about time: these have the machine to themselves.
+LIVE = $(sort $(shell grep -rl 'mark\.live' tests))
 test: develop  ## all tests (ARGS='tests/protocol -x')
 ifeq ($(strip $(ARGS)),)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not live" -n auto --maxprocesses 8 --dist worksteal
-	@$(RUN) -m pytest -m live
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m "live and not alone" -n 2 --dist worksteal $(LIVE)
+	@$(RUN) -m pytest -m "live and alone" $(LIVE)
 else
 	@$(RUN) -m pytest $(ARGS)
 endif

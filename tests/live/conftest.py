@@ -70,16 +70,17 @@ class Rig:
 
     def until_merged(self, name: str, rounds: int = 3) -> dict[str, Any]:
         """Wait until so many more rounds hold its work; what the syncer says of it then."""
+        found: dict[str, Any] = {}
         merged: list[int] = []
 
         def enough() -> bool:
-            told = self.status()["learners"].get(name)
-            if told is not None:
-                merged.append(told.get("merged_rounds", 0))
+            found.update(self.status()["learners"].get(name, {}))
+            if found:
+                merged.append(found.get("merged_rounds", 0))
             return bool(merged) and merged[-1] >= merged[0] + rounds
 
         self.until(enough)
-        return self.of(name)
+        return found
 
     def until(self, fine: Callable[[], bool]) -> None:
         until(fine, self.status)

@@ -73,11 +73,11 @@ def test_a_run_goes_on_from_its_checkpoint_after_everything_was_killed(tmp_path:
     whole = json.loads(said(gruppetto("train", str(file), *SETTINGS, "--out", str(tmp_path / "whole"), "--json")))
 
     train = gruppetto("train", str(file), *SETTINGS, "--out", str(run), "--json")
-    until_round(run, 15, train)
+    until_round(run, 5, train)
     report = json.loads(said(gruppetto("checkpoint", str(run), "--name", "half", "--json")))
     assert set(report["learners"]) == set(NAMES) and report["left_out"] == {}
     assert report["path"] == str(run / "syncer" / "checkpoints" / "half")
-    until_round(run, report["round"] + 10, train)
+    until_round(run, report["round"] + 6, train)
     kill_all(run, train)
 
     resumed = json.loads(said(gruppetto("resume", str(run), "--json")))

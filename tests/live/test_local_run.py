@@ -24,6 +24,7 @@ TINY = [
     *("--set", "run.num_fragments=6", "--set", "run.sync_period=6"),
     *("--set", "train.eval_every_rounds=40", "--set", "train.eval_windows=16"),
     *("--set", "launch.restart=false"),  # with it: test_restarts.py
+    *("--set", "run.liveness_s=60"),
 ]
 STEP_PAD = "\n".join(f'[[learner]]\nname = "{name}"\nslowdown = 4.0' for name in ("a", "b", "c"))
 
@@ -102,14 +103,14 @@ def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> N
     for name in ("a", "c"):
         assert report["learners"][name]["merged_rounds"] > 20
         assert processes["learners"][name]["state"] == "done"
-    # Had anybody waited for the dead one, it would have been until its lease ran out, 10 s later.
+    # Had anybody waited for the dead one, it would have been until its lease ran out, 60 s later.
     records = [line for line in read_trace(train.directory / "trace.jsonl") if isinstance(line, Record)]
     died = next(r.t for r in records if r.name == "LinkLost" and r.data["learner"] == "b")
     for name in ("a", "c"):
         steps = [r.t for r in records if r.name == "Progress" and r.data["learner"] == name and r.data["steps"]]
         gaps = [after - before for before, after in pairwise(steps) if after > died]
         assert len(gaps) > 10
-        assert max(gaps) < 5.0
+        assert max(gaps) < 30.0
     assert report["eval"]["initial_loss"] > report["eval"]["loss"] > 0
     for name in (
         "report.json",
