@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 ARGS ?=
 
-.PHONY: help setup develop demo test check audit fuzz chaos bench docs experiments clean
+.PHONY: help setup develop demo test check types style audit fuzz chaos bench docs experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -38,10 +38,15 @@ else
 	@$(RUN) -m pytest $(ARGS)
 endif
 
-check: develop docs  ## style, types, who may import whom, and that the documentation can be built
+check: develop  ## style, types, who may import whom, and that the documentation can be built
+	@$(MAKE) --no-print-directory -j 2 types docs style
+
+types: develop
+	$(RUN) -m mypy
+
+style: develop
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports
 
 audit: develop  ## known weaknesses in the pinned dependencies, where pip-audit and its service are to be had
