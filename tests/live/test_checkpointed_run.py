@@ -16,7 +16,7 @@ from tests.live.waiting import until_round
 
 from gruppetto.trace.log import Header, Record, read_trace
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROUNDS = 60
 SETTINGS = [

@@ -18,7 +18,7 @@ from gruppetto.trace.log import TraceWriter
 pytestmark = [
     pytest.mark.live,
     pytest.mark.alone,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_browser() is None, reason="there is no chromium here"),
 ]
 

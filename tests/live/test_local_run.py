@@ -17,7 +17,7 @@ from tests.live.waiting import until, until_round
 
 from gruppetto.trace.log import Record, read_trace
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 TINY = [
     *("--set", "model.dim=32", "--set", "model.layers=2", "--set", "model.ffn_dim=64", "--set", "model.heads=2"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.live.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 TOKENS_PER_STEP = 4 * 64
 Make = Callable[..., Any]
 

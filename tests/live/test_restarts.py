@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.live.waiting import POLL_S, status_of
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROUNDS = 240
 TINY = [

@@ -15,7 +15,7 @@ from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = ["PATIENCE_S", "POLL_S", "status_of", "until", "until_round"]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """Far beyond anything that is waited for."""
 POLL_S = 0.05
 

@@ -19,6 +19,7 @@ from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
+from gruppetto.runtime.security.exposed import tell_exposure
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
 __all__ = [
@@ -118,6 +119,7 @@ def read_token(file: str | Path | None) -> str | None:
         raise SettingError("cannot be read", where=f"syncer.token_file ({file})", fix="name a text file") from error
     if not lines:
         raise SettingError("is empty", where=f"syncer.token_file ({file})", fix="write the token into its first line")
+    tell_exposure(Path(file))
     return lines[0]
 
 
