@@ -77,8 +77,9 @@ def test_an_address_that_cannot_be_had_costs_the_run_no_life(tmp_path: Path) -> 
         with pytest.raises(AddressError, match="name or address of this machine"):
             start("192.0.2.1:7171")
         assert not state.exists(), "nothing was claimed"
+        state.mkdir()
         life = Authority(state)
-        assert life.take_lock()
+        assert life.claim(1) == 1
         with pytest.raises(StoreInUse, match="another syncer is using this state directory"):
             start(f"127.0.0.1:{port}")
         life.close()

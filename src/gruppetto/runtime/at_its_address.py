@@ -43,7 +43,7 @@ async def check_address(setting: SyncerSetting) -> None:
     try:
         await try_listening(*host_and_port(setting.listen), setting.listen)
     except AddressError:
-        if setting.state.exists() and is_lived_in(setting.state):
+        if is_lived_in(setting.state):
             raise in_use(setting.state) from None
         raise
 

@@ -17,8 +17,7 @@ ROOT = 0
 
 
 def exposure(secret: Path) -> str:
-    """What is wrong with who may read the file, and "" if nothing is; the fix is ``chmod 600``. One that is not there is
-    its reader's business."""
+    """What is wrong with who may read the file, "" if nothing is. One that is not there is its reader's business."""
     try:
         status = secret.stat()
     except OSError:
