@@ -26,16 +26,15 @@ TINY = [
     *("--set", "launch.restart=false"),  # with it: test_restarts.py
     *("--set", "run.liveness_s=60"),
 ]
-STEP_PAD = "\n".join(f'[[learner]]\nname = "{name}"\nslowdown = 4.0' for name in ("a", "b", "c"))
 
 
 class Train:
-    """A ``gruppetto train`` of three learners, started but not waited for."""
+    """A ``gruppetto train`` of some learners, started but not waited for."""
 
-    def __init__(self, directory: Path, rounds: int) -> None:
+    def __init__(self, directory: Path, names: str, rounds: int) -> None:
         self.directory = directory / "run"
         file = directory / "RUN.toml"
-        file.write_text(STEP_PAD, encoding="utf-8")
+        file.write_text("\n".join(f'[[learner]]\nname = "{name}"\nslowdown = 4.0' for name in names), encoding="utf-8")
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "gruppetto", "train", str(file), *TINY),
@@ -63,7 +62,8 @@ class Train:
 
 @pytest.fixture
 def train(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Train]:
-    running = Train(tmp_path, rounds=request.param)
+    names, rounds = request.param
+    running = Train(tmp_path, names, rounds)
     yield running
     if running.process.poll() is None:
         running.process.terminate()
@@ -78,7 +78,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("train", [60], indirect=True)
+@pytest.mark.parametrize("train", [("abc", 60)], ids=["60"], indirect=True)
 def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> None:
     train.until_round(3)
     status = train.status()
@@ -125,7 +125,7 @@ def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> N
     assert not any(map(is_alive, train.pids()))
 
 
-@pytest.mark.parametrize("train", [5000], indirect=True)
+@pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
 def test_a_dead_syncer_ends_the_run_in_one_line(train: Train) -> None:
     train.until_round(3)
     pids = train.pids()
@@ -137,7 +137,7 @@ def test_a_dead_syncer_ends_the_run_in_one_line(train: Train) -> None:
     assert not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("train", [5000], indirect=True)
+@pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
 def test_a_stopped_run_leaves_no_process_and_can_be_reported(train: Train) -> None:
     train.until_round(3)
     pids = train.pids()
@@ -159,7 +159,7 @@ def test_a_stopped_run_leaves_no_process_and_can_be_reported(train: Train) -> No
     assert report["rounds"] >= 3
 
 
-@pytest.mark.parametrize("train", [5000], indirect=True)
+@pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
 def test_nobody_outlives_a_parent_that_was_killed(train: Train) -> None:
     train.until_round(3)
     pids = train.pids()
