@@ -17,6 +17,7 @@ from gruppetto.chaos.wrong_syncers import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
 
 LATE = {
+    "TakesLeaveOfAClosingRound": 710,
     "MistakesTheDirection": 290,
     "CountsRetriesAsVotes": 155,
     "SettlesNothing": 85,
