@@ -19,6 +19,7 @@ from gruppetto.protocol.invariants import INVARIANTS
 LATE = {
     "TakesLeaveOfAClosingRound": 710,
     "MistakesTheDirection": 290,
+    "RemembersPromisesOfTheDead": 288,
     "CountsRetriesAsVotes": 155,
     "SettlesNothing": 85,
 }
