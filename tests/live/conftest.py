@@ -37,7 +37,7 @@ class Rig:
 
     def __init__(self, place: Path, *, rounds: int = 100_000, fragments: int = 6, start: int = 1) -> None:
         self.place, self.state, self.file = place, place / "state", place / "RUN.toml"
-        self.listen = "127.0.0.1:0"
+        self.listen, self.url = "127.0.0.1:0", ""
         place.mkdir(parents=True, exist_ok=True)
         learners = "".join(f'[[learner]]\nname = "{name}"\nslowdown = 20.0\n' for name in "abc")
         self.file.write_text(SMALL.format(rounds=rounds, fragments=fragments, start=start) + learners)
