@@ -78,9 +78,8 @@ def test_a_run_goes_on_from_its_checkpoint_after_everything_was_killed(
     train = gruppetto("train", str(file), *SETTINGS, "--out", str(run), "--json")
     until_round(run, 5, train)
     capsys.readouterr()
-    assert (
-        main(["checkpoint", str(run), "--name", "half", "--json"]) == 0
-    )  # at once: a process would have to start first
+    # At once: a process would have to start first, and rounds go on.
+    assert main(["checkpoint", str(run), "--name", "half", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report["learners"]) == set(NAMES) and report["left_out"] == {}
     assert report["path"] == str(run / "syncer" / "checkpoints" / "half")
