@@ -17,6 +17,7 @@ from gruppetto.chaos.wrong_syncers import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
 
 LATE = {
+    "TakesAStaleParting": 755,
     "TakesLeaveOfAClosingRound": 710,
     "MistakesTheDirection": 290,
     "RemembersPromisesOfTheDead": 288,
