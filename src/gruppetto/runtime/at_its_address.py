@@ -38,7 +38,7 @@ LEAST_IDLE_S, LIVES_OF_IDLENESS = 75.0, 4.0
 async def check_address(setting: SyncerSetting) -> None:
     """Before anything is claimed: an address that cannot be had costs the run no life.
 
-    Raises :class:`AddressError`; for a syncer that is started twice :class:`StoreInUse`, which says more.
+    Raises :class:`AddressError`; for a syncer that is started twice :class:`StateError`, which says more.
     """
     try:
         await try_listening(*host_and_port(setting.listen), setting.listen)
