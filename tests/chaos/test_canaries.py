@@ -23,6 +23,9 @@ LATE = {
     "RemembersPromisesOfTheDead": 288,
     "CountsRetriesAsVotes": 155,
     "SettlesNothing": 85,
+    "NeverGivesUp": 193,
+    "NamesWhoeverWasHere": 86,
+    "TrustsWhatItSavedLongAgo": 204,
 }
 """Those that live through many seeds, and how many: looked at first is where they were caught, and the others only if
 they are caught there no more."""
