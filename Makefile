@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 ARGS ?=
 
-.PHONY: help setup develop demo test check audit fuzz chaos bench docs experiments clean
+.PHONY: help setup develop demo test check types style audit fuzz chaos bench docs experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -26,19 +26,27 @@ $(VENV)/.ready-dev: pyproject.toml constraints.txt tools/setup_venv.py
 demo: setup  ## a syncer and four learners on this machine train a small language model (ARGS='--rounds 200')
 	@$(RUN) -m gruppetto demo $(ARGS)
 
-# Tests that start no processes share the cores; those that do have the machine to themselves.
+# Tests that start no processes share the cores. Those that do mostly wait, and run two at once, unless they say something
+# about time: these have the machine to themselves.
+LIVE = $(sort $(shell grep -rl 'mark\.live' tests))
 test: develop  ## all tests (ARGS='tests/protocol -x')
 ifeq ($(strip $(ARGS)),)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not live" -n auto --maxprocesses 8 --dist worksteal
-	@$(RUN) -m pytest -m live
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m "live and not alone" -n 2 --dist worksteal $(LIVE)
+	@$(RUN) -m pytest -m "live and alone" $(LIVE)
 else
 	@$(RUN) -m pytest $(ARGS)
 endif
 
-check: develop docs  ## style, types, who may import whom, and that the documentation can be built
+check: develop  ## style, types, who may import whom, and that the documentation can be built
+	@$(MAKE) --no-print-directory -j 2 types docs style
+
+types: develop
+	$(RUN) -m mypy
+
+style: develop
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports
 
 audit: develop  ## known weaknesses in the pinned dependencies, where pip-audit and its service are to be had

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from aiohttp import web
 
+from gruppetto.chaos.hosts.hosts import namespace_of, sweep
 from gruppetto.protocol.messages import Heartbeat
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime import pacing
@@ -45,8 +46,8 @@ class Hearing(Shelf):
 
 
 def shape(name: str, mbit: float, queue_ms: float) -> None:
-    """Two namespaces, NAME-far and NAME-near."""
-    far, near = f"{name}-far", f"{name}-near"
+    """Two namespaces, far and near, and between them a cable with two ends of that name."""
+    far, near = namespace_of("far"), namespace_of("near")
     held = f"root tbf rate {mbit}mbit burst 32kb latency {queue_ms}ms"
     for line in (
         f"netns add {far}", f"netns add {near}",
@@ -131,21 +132,22 @@ async def near_end(way: str, seconds: float, bytes_per_s: float) -> dict[str, fl
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     name = f"gp{os.getpid() % 10_000}"
     found = {}
+    sweep()
     try:
         shape(name, args.mbit, args.queue_ms)
         for way in WAYS:
             here = [sys.executable, __file__, "--mbit", str(args.mbit), "--seconds", str(args.seconds), "--end"]
-            there = ["ip", "netns", "exec", f"{name}-far", *here, f"far:{way}"]
+            there = ["ip", "netns", "exec", namespace_of("far"), *here, f"far:{way}"]
             with subprocess.Popen(there, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as far:
                 assert far.stdout is not None and far.stdin is not None
                 far.stdout.readline()
-                near = ["ip", "netns", "exec", f"{name}-near", *here, f"near:{way}"]
+                near = ["ip", "netns", "exec", namespace_of("near"), *here, f"near:{way}"]
                 found[way] = json.loads(subprocess.run(near, check=True, stdout=subprocess.PIPE).stdout)
                 far.stdin.close()
     finally:
         for end in ("far", "near"):
             with suppress(subprocess.CalledProcessError):
-                subprocess.run(["ip", "netns", "del", f"{name}-{end}"], check=True)
+                subprocess.run(["ip", "netns", "del", namespace_of(end)], check=True)
     return found
 
 

@@ -57,6 +57,16 @@ def test_status_and_model_of_a_syncer(url: str) -> None:
     assert (model.round, model.content) == (7, b"weights")
 
 
+def test_no_proxy_of_the_environment_is_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    Answers.replies["/v1/model"] = (200, b"weights", {"Gruppetto-Round": "7"})
+    model = fetch_model(url)
+    assert model is not None and model.round == 7
+
+
 @pytest.mark.parametrize(
     ("code", "body", "says"),
     [

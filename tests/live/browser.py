@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+from tests.live.waiting import PATIENCE_S
 
 __all__ = ["Browser", "find_browser"]
-
-PATIENCE_S = 60.0
 
 
 def find_browser() -> str | None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.waiting import PATIENCE_S, until
 
 from gruppetto.errors import GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint
-from gruppetto.runtime.clock import MonotonicClock
 
-PATIENCE_S = 120.0
 SMALL = """
 [run]
 rounds = {rounds}
@@ -39,7 +37,7 @@ class Rig:
 
     def __init__(self, place: Path, *, rounds: int = 100_000, fragments: int = 6, start: int = 1) -> None:
         self.place, self.state, self.file = place, place / "state", place / "RUN.toml"
-        self.listen = "127.0.0.1:0"
+        self.listen, self.url = "127.0.0.1:0", ""
         place.mkdir(parents=True, exist_ok=True)
         learners = "".join(f'[[learner]]\nname = "{name}"\nslowdown = 20.0\n' for name in "abc")
         self.file.write_text(SMALL.format(rounds=rounds, fragments=fragments, start=start) + learners)
@@ -72,15 +70,20 @@ class Rig:
 
     def until_merged(self, name: str, rounds: int = 3) -> dict[str, Any]:
         """Wait until so many more rounds hold its work; what the syncer says of it then."""
-        before = self.of(name).get("merged_rounds", 0)
-        self.until(lambda: self.of(name).get("merged_rounds", 0) >= before + rounds)
-        return self.of(name)
+        found: dict[str, Any] = {}
+        merged: list[int] = []
+
+        def enough() -> bool:
+            found.update(self.status()["learners"].get(name, {}))
+            if found:
+                merged.append(found.get("merged_rounds", 0))
+            return bool(merged) and merged[-1] >= merged[0] + rounds
+
+        self.until(enough)
+        return found
 
     def until(self, fine: Callable[[], bool]) -> None:
-        clock = MonotonicClock()
-        while not fine():
-            assert clock.now() < PATIENCE_S, self.status()
-            time.sleep(0.1)
+        until(fine, self.status)
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(

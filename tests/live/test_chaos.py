@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 PLAN = """
 [chaos]

@@ -17,7 +17,8 @@ from gruppetto.trace.log import TraceWriter
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.timeout(240),
+    pytest.mark.alone,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_browser() is None, reason="there is no chromium here"),
 ]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 SLURM_CONF = """
 ClusterName=one

@@ -7,34 +7,34 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.waiting import until, until_round
 
 from gruppetto.trace.log import Record, read_trace
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 TINY = [
     *("--set", "model.dim=32", "--set", "model.layers=2", "--set", "model.ffn_dim=64", "--set", "model.heads=2"),
     *("--set", "run.num_fragments=6", "--set", "run.sync_period=6"),
     *("--set", "train.eval_every_rounds=40", "--set", "train.eval_windows=16"),
     *("--set", "launch.restart=false"),  # with it: test_restarts.py
+    *("--set", "run.liveness_s=60"),
 ]
-STEP_PAD = "\n".join(f'[[learner]]\nname = "{name}"\nslowdown = 4.0' for name in ("a", "b", "c"))
 
 
 class Train:
-    """A ``gruppetto train`` of three learners, started but not waited for."""
+    """A ``gruppetto train`` of some learners, started but not waited for."""
 
-    def __init__(self, directory: Path, rounds: int) -> None:
+    def __init__(self, directory: Path, names: str, rounds: int) -> None:
         self.directory = directory / "run"
         file = directory / "RUN.toml"
-        file.write_text(STEP_PAD, encoding="utf-8")
+        file.write_text("\n".join(f'[[learner]]\nname = "{name}"\nslowdown = 4.0' for name in names), encoding="utf-8")
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "gruppetto", "train", str(file), *TINY),
@@ -46,19 +46,14 @@ class Train:
         )
 
     def until_round(self, round: int) -> dict[str, Any]:
-        """Wait for the run to get so far; its status then."""
-        while self.process.poll() is None:
-            shown = subprocess.run(
-                [sys.executable, "-m", "gruppetto", "status", str(self.directory), "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            status: dict[str, Any] = json.loads(shown.stdout) if shown.returncode == 0 else {}
-            if status.get("round", 0) >= round and status.get("phase") != "ended":
-                return status
-            time.sleep(0.2)
-        raise AssertionError(f"the run ended early: {self.process.communicate()}")
+        return until_round(self.directory, round, self.process)
+
+    def status(self) -> dict[str, Any]:
+        """As a user asks for it."""
+        command = [sys.executable, "-m", "gruppetto", "status", str(self.directory), "--json"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        status: dict[str, Any] = json.loads(shown.stdout)
+        return status
 
     def pids(self) -> list[int]:
         processes = json.loads((self.directory / "processes.json").read_bytes())
@@ -67,7 +62,8 @@ class Train:
 
 @pytest.fixture
 def train(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Train]:
-    running = Train(tmp_path, rounds=request.param)
+    names, rounds = request.param
+    running = Train(tmp_path, names, rounds)
     yield running
     if running.process.poll() is None:
         running.process.terminate()
@@ -82,37 +78,34 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("train", [60], indirect=True)
+@pytest.mark.parametrize("train", [("abc", 100)], ids=["100"], indirect=True)
 def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> None:
-    status = train.until_round(20)
-    assert set(status["learners"]) == {"a", "b", "c"}
-    for learner in status["learners"].values():
-        assert {"pid", "state", "clock", "last_merged_round"} <= learner.keys()
-    os.kill(status["learners"]["b"]["pid"], signal.SIGKILL)
+    seen = train.until_round(20)
+    os.kill(seen["learners"]["b"]["pid"], signal.SIGKILL)
     out, errors = train.process.communicate()
     assert train.process.returncode == 0, errors
     report = json.loads(out)
     assert report["finished"]
-    assert report["rounds"] == 60
+    assert report["rounds"] == 100
     assert report["checks"] == {"replay": "ok", "ledger_balances": "ok", "ledger_agrees": "ok"}
     tokens = report["tokens"]
     assert tokens["consumed"] == tokens["merged"] + tokens["discarded"] + tokens["lost"]
     assert tokens["lost"] > 0
     assert "open" not in tokens
-    assert report["learners"]["b"]["steps"] < 60
+    assert report["learners"]["b"]["steps"] < 100
     processes = json.loads((train.directory / "processes.json").read_bytes())
     assert processes["learners"]["b"]["state"] == "killed (SIGKILL)"
     for name in ("a", "c"):
         assert report["learners"][name]["merged_rounds"] > 20
         assert processes["learners"][name]["state"] == "done"
-    # Had anybody waited for the dead one, it would have been until its lease ran out, 10 s later.
+    # Had anybody waited for the dead one, it would have been until its lease ran out, 60 s later.
     records = [line for line in read_trace(train.directory / "trace.jsonl") if isinstance(line, Record)]
     died = next(r.t for r in records if r.name == "LinkLost" and r.data["learner"] == "b")
     for name in ("a", "c"):
         steps = [r.t for r in records if r.name == "Progress" and r.data["learner"] == name and r.data["steps"]]
         gaps = [after - before for before, after in pairwise(steps) if after > died]
         assert len(gaps) > 10
-        assert max(gaps) < 5.0
+        assert max(gaps) < 30.0
     assert report["eval"]["initial_loss"] > report["eval"]["loss"] > 0
     for name in (
         "report.json",
@@ -127,7 +120,7 @@ def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> N
     assert not any(map(is_alive, train.pids()))
 
 
-@pytest.mark.parametrize("train", [5000], indirect=True)
+@pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
 def test_a_dead_syncer_ends_the_run_in_one_line(train: Train) -> None:
     train.until_round(3)
     pids = train.pids()
@@ -139,9 +132,13 @@ def test_a_dead_syncer_ends_the_run_in_one_line(train: Train) -> None:
     assert not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("train", [5000], indirect=True)
+@pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
 def test_a_stopped_run_leaves_no_process_and_can_be_reported(train: Train) -> None:
     train.until_round(3)
+    status = train.status()
+    assert set(status["learners"]) == {"a", "b"}
+    for learner in status["learners"].values():
+        assert {"pid", "state", "clock", "last_merged_round"} <= learner.keys()
     pids = train.pids()
     train.process.send_signal(signal.SIGTERM)
     out, errors = train.process.communicate()
@@ -161,15 +158,11 @@ def test_a_stopped_run_leaves_no_process_and_can_be_reported(train: Train) -> No
     assert report["rounds"] >= 3
 
 
-@pytest.mark.parametrize("train", [5000], indirect=True)
+@pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
 def test_nobody_outlives_a_parent_that_was_killed(train: Train) -> None:
     train.until_round(3)
     pids = train.pids()
     os.kill(pids[-1], signal.SIGSTOP)  # a machine that hangs outlives nobody either
     train.process.kill()
     train.process.communicate()
-    for _ in range(60):
-        if not any(map(is_alive, pids)):
-            return
-        time.sleep(0.1)
-    raise AssertionError([pid for pid in pids if is_alive(pid)])
+    until(lambda: not any(map(is_alive, pids)), lambda: [pid for pid in pids if is_alive(pid)])

@@ -12,7 +12,7 @@ import pytest
 from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.mailbox.bucket import open_bucket
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
 def test_who_meets_in_a_bucket_may_come_late_be_killed_and_leave(rig: Callable[..., Any], object_store: str) -> None:

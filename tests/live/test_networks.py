@@ -11,7 +11,7 @@ from gruppetto.chaos.hosts.hosts import Host, Hosts, missing
 from gruppetto.chaos.hosts.stage import Stage
 from gruppetto.chaos.hosts.way import Terms, mbit
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.alone, pytest.mark.timeout(600)]
 
 NAME = "syncer.example"
 OLD, NEW = ("198.18.0.1", "fd18::1"), ("198.18.0.2", "fd18::2")

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
+from tests.live.waiting import PATIENCE_S
 from torch import nn
 
 import gruppetto
@@ -33,7 +34,6 @@ pytestmark = [
     pytest.mark.skipif(not all(TOOLS.values()), reason="no prometheus here (Debian: apt-get install prometheus)"),
 ]
 TOKEN = "one for all"
-PATIENCE_S = 60.0
 CONFIG = """
 global: {{scrape_interval: 2s, scrape_timeout: 2s}}
 scrape_configs:

@@ -10,7 +10,6 @@ import runpy
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
@@ -19,20 +18,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.live.waiting import PATIENCE_S, until
 
 import gruppetto
 from gruppetto.attach.part import load_part
 from gruppetto.launch.ask import fetch_status, find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint
 from gruppetto.protocol import ProtocolSetting
-from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.serving import serve
 from gruppetto.runtime.setting import SyncerSetting
 
 pytestmark = pytest.mark.live
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fsdp2.py"
 SCRIPT = Path(__file__).with_name("one_rank.py")
-PATIENCE_S = 120.0
 
 
 class Group:
@@ -109,13 +107,6 @@ def group(tmp_path: Path) -> Iterator[Callable[..., Group]]:
         for process in one.processes:
             process.kill()
             process.join()
-
-
-def until(fine: Callable[[], bool]) -> None:
-    clock = MonotonicClock()
-    while not fine():
-        assert clock.now() < PATIENCE_S
-        time.sleep(0.05)
 
 
 TOGETHER = {"num_learners": 4, "start_learners": 4, "min_quorum": 4, "num_fragments": 4, "sync_period": 4}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from tests.docs.regression import training
+from tests.live.waiting import PATIENCE_S, until
 
 import gruppetto
 from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint
@@ -28,18 +28,14 @@ def syncer(tmp_path: Path) -> Iterator[str]:
     state = tmp_path / "state"
     command = [sys.executable, "-m", "gruppetto", "syncer", str(tmp_path / "RUN.toml")]
     process = subprocess.Popen([*command, "--listen", "127.0.0.1:0", "--state", str(state)], cwd=tmp_path)
-    pause = threading.Event()
     try:
-        for _ in range(600):
-            endpoint = find_endpoint(state)
-            if endpoint is not None:
-                break
-            pause.wait(0.1)
+        until(lambda: find_endpoint(state) is not None)
+        endpoint = find_endpoint(state)
         assert endpoint is not None
         yield endpoint.url
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE_S)
 
 
 def test_the_three_lines(syncer: str) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.live.waiting import POLL_S, status_of
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ROUNDS = 240
 TINY = [
@@ -48,17 +49,6 @@ def kill(found: dict[str, Any], name: str) -> bool:
     return True
 
 
-def status(directory: Path) -> dict[str, Any]:
-    shown = subprocess.run(
-        [sys.executable, "-m", "gruppetto", "status", str(directory), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found: dict[str, Any] = json.loads(shown.stdout) if shown.returncode == 0 else {}
-    return found
-
-
 def test_whatever_is_killed_comes_back_and_every_token_is_accounted_for(tmp_path: Path) -> None:
     rng, directory = random.Random(7), tmp_path / "run"
     certs = str(tmp_path / "certs")
@@ -70,10 +60,10 @@ def test_whatever_is_killed_comes_back_and_every_token_is_accounted_for(tmp_path
     rounds = sorted(rng.sample(range(20, ROUNDS // 2), len(victims)))
     struck: list[str] = []
     while train.poll() is None and victims:
-        if status(directory).get("round", 0) >= rounds[0] and kill(processes(directory), victims[0]):
+        if status_of(directory).get("round", 0) >= rounds[0] and kill(processes(directory), victims[0]):
             struck.append(victims.pop(0))
             rounds.pop(0)
-        time.sleep(0.2)
+        time.sleep(POLL_S)
     out, errors = train.communicate()
     assert train.returncode == 0, errors
     report = json.loads(out)

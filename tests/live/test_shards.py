@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.live.waiting import until
 from torch import nn
 
 import gruppetto
@@ -26,7 +27,6 @@ from gruppetto.runtime.security.issuing import Authority
 from gruppetto.runtime.security.places import any_papers, papers_of
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
-PATIENCE_S = 120.0
 RUN = """
 [run]
 num_fragments = 4
@@ -73,13 +73,6 @@ class Shards:
         endpoint = find_endpoint(self._place / state)
         assert endpoint is not None
         return endpoint.url
-
-
-def until(fine: Callable[[], bool]) -> None:
-    clock = MonotonicClock()
-    while not fine():
-        assert clock.now() < PATIENCE_S
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.live.waiting import PATIENCE_S, until
 
 from gruppetto.launch.ask import fetch_status, find_endpoint
 
@@ -19,21 +19,15 @@ def rounds_of_a_life(state: Path, *flags: str) -> tuple[int | None, int]:
     command = [sys.executable, "-m", "gruppetto", "syncer", "--listen", "127.0.0.1:0", "--state", str(state), *flags]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        for _ in range(300):
-            endpoint = find_endpoint(state)
-            if endpoint is not None and endpoint.pid == process.pid:
-                break
-            time.sleep(0.1)
+        until(lambda: (found := find_endpoint(state)) is not None and found.pid == process.pid)
+        endpoint = find_endpoint(state)
         assert endpoint is not None
         status = fetch_status(endpoint.url, token=None)
-        for _ in range(100):  # the settings are kept right after it listens
-            if (state / "run.toml").exists():
-                break
-            time.sleep(0.05)
+        until((state / "run.toml").exists)  # the settings are kept right after it listens
         return status["rounds"], status["epoch"]
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 143, said
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from gruppetto.chaos import handmade
 from gruppetto.errors import AddressError, StateError
 from gruppetto.numerics import Layout, TensorSpec
 from gruppetto.protocol import ProtocolSetting
@@ -25,7 +26,6 @@ from gruppetto.protocol.messages import (
     Goodbye,
     Heartbeat,
     Hello,
-    Progress,
     Refusal,
     Rejection,
 )
@@ -34,15 +34,12 @@ from gruppetto.runtime.saved_model import load_model
 from gruppetto.runtime.serving import serve
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.wire import (
-    FROM_SYNCER,
     MAX_HELLO_BYTES,
     WIRE_VERSION,
     CloseCode,
     HelloFrame,
-    ProgressFrame,
     WelcomeFrame,
     checksum,
-    decode_frame,
     encode_answer,
     encode_frame,
 )
@@ -61,60 +58,26 @@ def run(test):
     asyncio.run(asyncio.wait_for(test, 60))
 
 
-class Peer:
+class Peer(handmade.Peer):
     """A hand-made learner that speaks the wire, rightly or wrongly."""
 
-    def __init__(self, http, url, name="a"):
-        self.http, self.url, self.name = http, url, name
-        self.socket = None
+    layout = LAYOUT
 
     async def dial(self, **change):
-        self.socket = await self.http.ws_connect(f"{self.url}/v1/control")
-        given = {"learner": self.name, "session": f"{self.name}-1", "layout_hash": LAYOUT.layout_hash}
-        await self.socket.send_bytes(encode_frame(HelloFrame.of(Hello(**{**given, **change}), LAYOUT)))
+        await super().dial(**change)
         self.first = await self.next()
         return self
 
-    async def next(self):
-        message = await self.socket.receive()
-        return decode_frame(message.data, FROM_SYNCER) if message.type is aiohttp.WSMsgType.BINARY else message
-
-    async def until(self, kind):
-        while not isinstance(frame := await self.next(), kind):
-            assert not isinstance(frame, aiohttp.WSMessage), frame
-        return frame
-
-    async def until_closed(self):
-        while not isinstance(frame := await self.next(), aiohttp.WSMessage):
-            pass
-        return frame.data
-
-    async def put(self, path, body, **headers):
-        names = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.http.put(f"{self.url}{path}", data=body, headers=names) as reply:
-            return reply.status, (await reply.read()).decode("utf-8", "replace")
-
     async def seed(self, values=SEED, **change):
         body = values.tobytes()
-        headers = {
-            "Gruppetto_Learner": self.name,
-            "Gruppetto_Incarnation": "1",
-            "Gruppetto_Checksum": f"{checksum(body):08x}",
-        }
-        return await self.put("/v1/seed/0", body, **{**headers, **change})
-
-    async def progress(self, clock, steps, applied=()):
-        news = Progress(
-            learner=self.name, incarnation=1, epoch=1, clock=clock, step_s=0.1, steps=steps, tokens=10 * steps,
-            cursor=steps, applied=applied,
-        )  # fmt: skip
-        await self.socket.send_bytes(encode_frame(ProgressFrame(progress=news)))
+        given = {"Gruppetto_Learner": self.name, "Gruppetto_Incarnation": "1"}
+        return await self.put("/v1/seed/0", body, **{**given, "Gruppetto_Checksum": f"{checksum(body):08x}", **change})
 
     async def join(self):
         """Seed the run, apply the seed, begin."""
         await self.dial()
         assert (await self.seed())[0] == 200
-        await self.progress(0, 0, (Applied(fragment=0, version=0, at_tokens=0),))
+        await self.progress(0, (Applied(fragment=0, version=0, at_tokens=0),))
         await self.until(Begin)
         return self
 
@@ -153,7 +116,7 @@ async def syncer(path, *, protocol=None, **setting):
     token = setting.get("token")
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"} if token else {}) as http:
         try:
-            yield Peer(http, ready.result().url)
+            yield Peer(http, ready.result().url, "a")
         finally:
             stop.set()
             await task
@@ -172,7 +135,7 @@ def test_a_round_over_the_network(tmp_path):
                 assert reply.status == 404 and "the model looks like" in await reply.text()
             await peer.join()
             assert isinstance(peer.first, WelcomeFrame) and peer.first.welcome.seed
-            await peer.progress(1, 1)
+            await peer.progress(1)
             ask = await peer.until(Ask)
             assert ask.fragments == (0,)
             code, said = await peer.contribute(2 * np.ones(7, np.float32))
@@ -204,7 +167,7 @@ def test_what_is_wrong_with_a_contribution_is_said_and_changes_nothing(tmp_path)
     async def test():
         async with syncer(tmp_path) as peer:
             await peer.join()
-            await peer.progress(1, 1)
+            await peer.progress(1)
             await peer.until(Ask)
             good = np.ones(7, np.float32).tobytes()
             for code, text, change in (
@@ -248,7 +211,7 @@ def test_a_body_that_stops_short_frees_its_buffer(tmp_path):
     async def test():
         async with syncer(tmp_path, max_bodies=1) as peer:
             await peer.join()
-            await peer.progress(1, 1)
+            await peer.progress(1)
             await peer.until(Ask)
             answer = Answer(
                 learner="a", incarnation=1, epoch=1, round=1, fragment=0, base_version=0, steps=1, tokens=10,
@@ -309,9 +272,9 @@ async def two_at_round_one(peer):
     """Learners a and b in one run, both asked for round 1."""
     a = await peer.join()
     b = await Peer(peer.http, peer.url, "b").dial()
-    await b.progress(0, 0, (Applied(fragment=0, version=0, at_tokens=0),))
+    await b.progress(0, (Applied(fragment=0, version=0, at_tokens=0),))
     for learner in (a, b):
-        await learner.progress(1, 1)
+        await learner.progress(1)
     for learner in (a, b):
         await learner.until(Ask)
     return a, b
@@ -321,7 +284,7 @@ def test_an_upload_that_nobody_wants_is_answered_before_its_body_comes(tmp_path)
     async def test():
         async with syncer(tmp_path, max_bodies=1) as peer:
             await peer.join()
-            await peer.progress(1, 1)
+            await peer.progress(1)
             await peer.until(Ask)
             for change in ({"learner": "nobody"}, {"round": 7}, {"epoch": 3}, {"incarnation": 2}):
                 reader, writer = await begin_upload(peer, b"x", **change)
@@ -339,7 +302,7 @@ def test_an_upload_is_given_up_when_its_round_is_over(tmp_path):
             reader, slow = await begin_upload(peer, b"x")
             assert (await b.contribute(cursor=1))[1].endswith("taken")
             # The fleet moves on without a.
-            await b.progress(2, 2)
+            await b.progress(2)
             assert b"200 OK" in await reader.readuntil(b"dropped")
             assert (await a.until(Rejection)).reason == "late"
             slow.close()
@@ -532,7 +495,7 @@ def test_a_restart_takes_the_run_up_again(tmp_path):
     async def test():
         async with syncer(tmp_path) as peer:
             await peer.join()
-            await peer.progress(1, 1)
+            await peer.progress(1)
             await peer.until(Ask)
             assert (await peer.contribute())[1].endswith("taken")
             while (await status(peer))["round"] != 1:
@@ -540,7 +503,7 @@ def test_a_restart_takes_the_run_up_again(tmp_path):
             endpoint = json.loads((tmp_path / "syncer" / "endpoint.json").read_text())
             assert endpoint["url"] == peer.url
             last = peer
-        assert (await last.until_closed()) == CloseCode.GOING_AWAY
+        assert (await last.until_closed()).data == CloseCode.GOING_AWAY
         assert not (tmp_path / "syncer" / "endpoint.json").exists()
         async with syncer(tmp_path) as peer:
             now = await status(peer)
@@ -562,13 +525,13 @@ def test_a_finished_run_ends_the_process_by_itself(tmp_path):
         ready = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(serve(ProtocolSetting(**rounds), setting, on_ready=ready.set_result))
         async with aiohttp.ClientSession() as http:
-            peer = await Peer(http, (await ready).url).join()
-            await peer.progress(1, 1)
+            peer = await Peer(http, (await ready).url, "a").join()
+            await peer.progress(1)
             await peer.until(Ask)
             await peer.contribute()
             assert (await peer.until(Announcement)).finished
             await peer.socket.send_bytes(encode_frame(Goodbye(learner="a", incarnation=1)))
-            assert (await peer.until_closed()) == CloseCode.GOING_AWAY
+            assert (await peer.until_closed()).data == CloseCode.GOING_AWAY
         await task
         # Restarted by mistake it has nothing left to do.
         await serve(ProtocolSetting(**rounds), setting)
@@ -636,7 +599,7 @@ def test_every_endpoint_of_the_wire_is_served():
         if line.startswith("``"):
             method, path = line.strip("`").split("``")[0].split()
             assert (method, path.split("?")[0]) in found
-    assert len(found) == 13
+    assert len(found) == 14
 
 
 def test_a_control_connection_that_swallows_everything_is_found_out_whatever_heartbeats_say(tmp_path):

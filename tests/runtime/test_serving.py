@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
+
+from gruppetto.errors import AddressError
+from gruppetto.protocol import ProtocolSetting
+from gruppetto.runtime.authority import Authority
+from gruppetto.runtime.serving import serve
+from gruppetto.runtime.setting import SyncerSetting
+from gruppetto.runtime.store_errors import StoreInUse
 
 PROGRAM = """
 import sys
@@ -52,3 +62,24 @@ def test_a_syncer_may_have_as_many_connections_as_the_machine_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(MANY_FILES, hard if hard > 0 else MANY_FILES)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_address_that_cannot_be_had_costs_the_run_no_life(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    def start(listen: str) -> None:
+        asyncio.run(serve(ProtocolSetting(), SyncerSetting(state=state, listen=listen, allow_plaintext=True)))
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match="use a free port"):
+            start(f"127.0.0.1:{port}")
+        with pytest.raises(AddressError, match="name or address of this machine"):
+            start("192.0.2.1:7171")
+        assert not state.exists(), "nothing was claimed"
+        state.mkdir()
+        life = Authority(state)
+        assert life.claim(1) == 1
+        with pytest.raises(StoreInUse, match="another syncer is using this state directory"):
+            start(f"127.0.0.1:{port}")
+        life.close()

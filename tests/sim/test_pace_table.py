@@ -37,7 +37,9 @@ def fleet(*step_s: float) -> list[LearnerSpec]:
     return [LearnerSpec(name=f"learner-{i}", pace=Pace(step_s=s, jitter=0.1), link=link) for i, s in enumerate(step_s)]
 
 
-def measure(specs: list[LearnerSpec], make_learner: type[LearnerCore] = LearnerCore, **setting: Any) -> dict[str, Any]:
+def measure(
+    specs: list[LearnerSpec], make_learner: type[LearnerCore] = LearnerCore, until_s: float = UNTIL_S, **setting: Any
+) -> dict[str, Any]:
     world = World(
         ProtocolSetting(num_learners=len(specs), **{"start_learners": len(specs), **setting}),
         specs,
@@ -46,7 +48,7 @@ def measure(specs: list[LearnerSpec], make_learner: type[LearnerCore] = LearnerC
         make_learner=make_learner,
         make_syncer=Watched,
     )
-    world.run(until=UNTIL_S)
+    world.run(until=until_s)
     closed = [(t, c) for t, c in world.closed if t >= WARM_UP_S]
     return {
         "period_s": (closed[-1][0] - closed[0][0]) / (len(closed) - 1),
@@ -85,8 +87,8 @@ def test_with_snapshots_the_window_is_hardly_used() -> None:
 
 
 def test_a_freak_sets_the_pace_alone_but_not_against_a_quorum() -> None:
-    assert measure(fleet(*ONE_FAST), min_quorum=1)["period_s"] == pytest.approx(0.25, rel=0.03)
-    assert measure(fleet(*ONE_FAST), min_quorum=4)["period_s"] == pytest.approx(1.00, rel=0.03)
+    assert measure(fleet(*ONE_FAST), until_s=300.0, min_quorum=1)["period_s"] == pytest.approx(0.25, rel=0.03)
+    assert measure(fleet(*ONE_FAST), until_s=300.0, min_quorum=4)["period_s"] == pytest.approx(1.00, rel=0.03)
 
 
 def test_a_syncer_slower_than_the_steps_still_hears_everybody() -> None:
@@ -127,9 +129,9 @@ def test_stamping_at_the_end_drives_the_syncer_too_fast() -> None:
     """Eight staggered learners make every stamp news: up to M rounds per step."""
     link = Link(latency_s=0.001)
     staggered = [LearnerSpec(name=f"learner-{i}", pace=Pace(step_s=1.0), link=link, joins_at=i / 8) for i in range(8)]
-    right = measure(staggered, start_learners=1, grace=False)
-    wrong = measure(staggered, make_learner=StampedAtTheEnd, start_learners=1, grace=False)
-    braked = measure(staggered, make_learner=StampedAtTheEnd, start_learners=1)
+    right = measure(staggered, until_s=300.0, start_learners=1, grace=False)
+    wrong = measure(staggered, StampedAtTheEnd, until_s=300.0, start_learners=1, grace=False)
+    braked = measure(staggered, StampedAtTheEnd, until_s=300.0, start_learners=1)
     assert right["period_s"] == pytest.approx(1.0, rel=0.03)
     assert wrong["period_s"] < 0.2
     # The grace window waits for those who have no snapshot of rounds that come too fast: it brakes, it does not cure.

@@ -32,14 +32,17 @@ FIRST = Incarnation(1)
 class Peer:
     """A hand-made learner that speaks the wire with the papers it is given, in whatever name it likes."""
 
+    layout = LAYOUT
+
     def __init__(self, http: aiohttp.ClientSession, url: str, name: str) -> None:
         self.http, self.url, self.name = http, url, LearnerId(name)
         self.round = 0
 
     async def dial(self, **change: Any) -> Peer:
         self.socket = await self.http.ws_connect(f"{self.url}/v1/control", max_msg_size=0)
-        hello: dict[str, Any] = {"learner": self.name, "session": f"{self.name}-1", "layout_hash": LAYOUT.layout_hash}
-        await self.socket.send_bytes(encode_frame(HelloFrame.of(Hello(**{**hello, **change}), LAYOUT)))
+        known_by = self.layout.layout_hash
+        hello: dict[str, Any] = {"learner": self.name, "session": f"{self.name}-1", "layout_hash": known_by}
+        await self.socket.send_bytes(encode_frame(HelloFrame.of(Hello(**{**hello, **change}), self.layout)))
         return self
 
     async def next(self) -> Frame | aiohttp.WSMessage:

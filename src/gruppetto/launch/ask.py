@@ -20,11 +20,15 @@ from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.clock import MonotonicClock, wall_time_s
+from gruppetto.runtime.security.exposed import tell_exposure
+from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
 __all__ = [
     "AlarmSeen",
     "Endpoint",
     "GlobalModel",
+    "directly",
     "fetch_model",
     "fetch_status",
     "find_endpoint",
@@ -99,9 +103,7 @@ def fetch_model(url: str, *, token: str | None = None, tls: ssl.SSLContext | Non
 def is_standby(url: str, *, tls: ssl.SSLContext | None = None) -> bool:
     """Whether somebody waits there to take over. Whoever does not answer at once is not there yet."""
     try:
-        with urllib.request.urlopen(
-            SyncerAddress.parse(url).url("/healthz"), timeout=HEALTH_TIMEOUT_S, context=tls
-        ) as reply:
+        with directly(tls).open(SyncerAddress.parse(url).url("/healthz"), timeout=HEALTH_TIMEOUT_S) as reply:
             said: bytes = reply.read(100)
     except (OSError, http.client.HTTPException):
         return False
@@ -118,6 +120,7 @@ def read_token(file: str | Path | None) -> str | None:
         raise SettingError("cannot be read", where=f"syncer.token_file ({file})", fix="name a text file") from error
     if not lines:
         raise SettingError("is empty", where=f"syncer.token_file ({file})", fix="write the token into its first line")
+    tell_exposure(Path(file))
     return lines[0]
 
 
@@ -185,6 +188,11 @@ def _get(
     return _get_from(last, path, token, limit, tls)
 
 
+def directly(tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    """Through no proxy, whatever the environment says: learners dial directly too."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
+
+
 def _read(reply: http.client.HTTPResponse, limit: int | None) -> bytes:
     """All of it; what is small has to be here in time, however often something comes."""
     if limit is None:
@@ -207,7 +215,7 @@ def _get_from(
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as reply:
+        with directly(tls).open(request, timeout=TIMEOUT_S) as reply:
             return _read(reply, limit), reply.headers
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error

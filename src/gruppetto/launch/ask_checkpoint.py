@@ -14,6 +14,8 @@ from typing import Any
 
 from gruppetto.errors import AddressError, RunFailed, StateError
 from gruppetto.launch.unanswered import unanswered
+from gruppetto.errors import AddressError, ConnectionLost, RunFailed, StateError
+from gruppetto.launch.ask import directly
 from gruppetto.runtime.address import SyncerAddress
 
 __all__ = ["take_checkpoint"]
@@ -63,7 +65,7 @@ def _ask(
     if secret is not None:
         request.add_header("Authorization", f"Bearer {secret}")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as reply:
+        with directly(tls).open(request, timeout=TIMEOUT_S) as reply:
             report = json.loads(reply.read(MAX_REPORT_BYTES))
     except urllib.error.HTTPError as error:
         with error:

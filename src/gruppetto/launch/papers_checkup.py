@@ -8,10 +8,9 @@ from pathlib import Path
 from gruppetto.errors import StateError
 from gruppetto.launch.finding import Finding
 from gruppetto.runtime.security.expiry import WARN_DAYS, days_left
+from gruppetto.runtime.security.exposed import exposure
 
 __all__ = ["look_at_papers"]
-
-OTHERS = 0o077
 
 
 def look_at_papers(directory: Path, *, now: float) -> Iterator[Finding]:
@@ -32,11 +31,9 @@ def look_at_papers(directory: Path, *, now: float) -> Iterator[Finding]:
             fix = f"say gruppetto certs renew --dir {directory} where the authority's key lies"
             yield Finding(subject="papers", level="warning" if days > 0 else "wrong", text=text, fix=fix)
     for path in sorted([*directory.glob("*.key"), *directory.glob("*.token")]):
-        if path.stat().st_mode & OTHERS:
+        if text := exposure(path):
             wrong = True
-            yield Finding(
-                subject="papers", level="wrong", text=f"{path} can be read by others", fix=f"say chmod 600 {path}"
-            )
+            yield Finding(subject="papers", level="wrong", text=text, fix=f"say chmod 600 {path}")
     if soonest == float("inf"):
         yield Finding(
             subject="papers", level="wrong", text=f"{directory} holds no certificate", fix="say gruppetto certs make"

@@ -10,15 +10,18 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from gruppetto.errors import AddressError
 from gruppetto.runtime.announcing import Announcer
+from gruppetto.runtime.authority import is_lived_in
 from gruppetto.runtime.endpoint import Endpoint, forget_endpoint, write_endpoint
 from gruppetto.runtime.http_server import HttpServer
-from gruppetto.runtime.listening import cannot_listen
+from gruppetto.runtime.listening import cannot_listen, try_listening
 from gruppetto.runtime.security.strangers import Strangers, WatchedSite
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
+from gruppetto.runtime.store_errors import in_use
 
-__all__ = ["at_its_address"]
+__all__ = ["at_its_address", "check_address"]
 
 _log = logging.getLogger("gruppetto.syncer")
 
@@ -30,6 +33,19 @@ MAX_HEADER_BYTES = 1 << 16
 """Of one header: the runs that a rank holds of a fragment may be many."""
 LEAST_IDLE_S, LIVES_OF_IDLENESS = 75.0, 4.0
 """A connection on which nothing is asked for so long, in seconds and in liveness periods, is closed."""
+
+
+async def check_address(setting: SyncerSetting) -> None:
+    """Before anything is claimed: an address that cannot be had costs the run no life.
+
+    Raises :class:`AddressError`; for a syncer that is started twice :class:`StateError`, which says more.
+    """
+    try:
+        await try_listening(*host_and_port(setting.listen), setting.listen)
+    except AddressError:
+        if is_lived_in(setting.state):
+            raise in_use(setting.state) from None
+        raise
 
 
 async def at_its_address(

@@ -27,7 +27,7 @@ from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Manifest
 from gruppetto.runtime.donor import DonationServer
-from gruppetto.runtime.http_client import NotAccepted
+from gruppetto.runtime.http_client import HttpSyncer, NotAccepted
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.line import Heart, heart_of, line_to
 from gruppetto.runtime.mailbox.address import MailboxAddress
@@ -147,6 +147,7 @@ class ClientStanding:
                 core=core,
                 tls=None if peers is None else peers.as_donor(),
                 pace=self._http.pace,
+                counts=self._http.counts if peers is not None and isinstance(self._http, HttpSyncer) else None,
             )
         self._seeking = Seeking(
             core,

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from gruppetto.errors import GruppettoError
 from gruppetto.protocol.donors import covers
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.complaints import Complaints
@@ -30,6 +31,7 @@ from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.pacing import Bucket, set_up
 from gruppetto.runtime.security.identity import Identity, Role, identity_in
+from gruppetto.runtime.security.identity import Identity, Role, identity_in, serial_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
 __all__ = ["BUSY_HEADER", "DIGEST_HEADER", "DonationServer", "Standing"]
@@ -80,6 +82,10 @@ class DonationServer:
     ) -> None:
         """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token.
         ``pace``: what all that is given is held to, together with whatever else the bucket is for."""
+        counts: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
+        """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token.
+        ``counts``: asks the syncer whether a certificate of that serial number is not revoked."""
         self.given_bytes = 0
         self._pace = pace
         self.on_idle: Callable[[], None] = _nobody_cares
@@ -87,7 +93,7 @@ class DonationServer:
         self._destitute = False
         """It has turned out that there is nothing to give."""
         self._host, self._port, self._stall_s, self._core = host, port, stall_s, core
-        self._tls = tls
+        self._tls, self._counts = tls, counts
         secret = donation_secret(token)
         self._expected = None if secret is None else f"Bearer {secret}".encode()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -193,6 +199,8 @@ class DonationServer:
         if guest not in self._guests and len(self._guests) >= MAX_GUESTS:
             text = f"{len(self._guests)} learners are being served; come again\n"
             return web.Response(status=503, headers={BUSY_HEADER: "1"}, text=text)
+        if (refusal := await self._refusal(request)) is not None:
+            return refusal
         self._heard(guest)
         cut = await self._cut_for(guest, wanted)
         if cut is None:
@@ -204,6 +212,17 @@ class DonationServer:
         self._cuts[cut.manifest.cut][1].add(guest)
         self._heard(guest)
         return web.Response(body=encode_manifest(cut.manifest), content_type="application/msgpack")
+
+    async def _refusal(self, request: web.Request) -> web.Response | None:
+        """Who is revoked the syncer knows alone; a guest after whom it cannot be asked gets nothing."""
+        if self._counts is None:
+            return None
+        try:
+            if await self._counts(serial_in(request.get_extra_info("peercert") or {})):
+                return None
+        except GruppettoError as wrong:
+            return web.Response(status=503, text=f"the syncer cannot be asked after this guest: {wrong}\n")
+        return web.Response(status=403, text="this certificate counts no more\n")
 
     async def _cut_for(self, guest: str, wanted: tuple[Version, ...]) -> Cut | None:
         """One that is at hand, or a new one from the next boundary that is new enough; None if there will be none."""

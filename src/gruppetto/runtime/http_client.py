@@ -240,6 +240,20 @@ class HttpSyncer:
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
             raise self._dial_trouble(wrong) from wrong
 
+    async def counts(self, serial: str) -> bool:
+        """Whether the certificate of that serial number is not revoked. Raises :class:`ConnectionLost` or
+        :class:`AddressError` if the syncer cannot be asked."""
+        if self._session is None or self._session.closed:
+            raise ConnectionLost(f"{self.address} is not connected")
+        where = self.address.url(f"/v1/revoked/{serial}")
+        try:
+            async with asyncio.timeout(self._dial_s), self._session.get(where) as reply:
+                if reply.status not in (204, 410):
+                    raise ConnectionLost(f"{self.address} does not say who counts (HTTP {reply.status})")
+                return reply.status == 204
+        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
+            raise self._dial_trouble(wrong) from wrong
+
     async def fetch(
         self,
         fragment: Fragment,

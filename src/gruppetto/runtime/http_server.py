@@ -119,6 +119,7 @@ class HttpServer:
                 web.put(DIRECTORY_PATH, self._announcement),
                 web.post(CHECKPOINT_PATH, self._take_checkpoint),
                 web.get(CHECKPOINT_PATH, self._checkpoint),
+                web.get(r"/v1/revoked/{serial:[0-9a-f]{1,40}}", self._revoked),
             ]
         )
 
@@ -385,6 +386,11 @@ class HttpServer:
         if report is None:
             return web.Response(status=404, text="nobody has asked for a checkpoint\n")
         return web.Response(body=msgspec.json.encode(report), content_type="application/json")
+
+    async def _revoked(self, request: web.Request) -> web.StreamResponse:
+        """For learners: whether they should give their state to whoever shows that certificate."""
+        known = self._porter is not None and self._porter.is_revoked(request.match_info["serial"])
+        return web.Response(status=410 if known else 204)
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         account = {} if self.watch is None else {"security": self.watch.account()}

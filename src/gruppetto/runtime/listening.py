@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
 
 from gruppetto.errors import AddressError
 
-__all__ = ["BACKLOG", "cannot_listen", "listening"]
+__all__ = ["BACKLOG", "cannot_listen", "listening", "try_listening"]
 
 BACKLOG = 128
 EVERYWHERE = "::"
@@ -23,6 +24,20 @@ def listening(host: str, port: int) -> socket.socket | None:
     if host != EVERYWHERE or not socket.has_dualstack_ipv6():
         return None
     return socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+
+
+async def try_listening(host: str, port: int, where: str) -> None:
+    """Take the place and give it back: nobody is answered there. Raises :class:`AddressError` if it cannot be had."""
+    try:
+        made = listening(host, port)
+        if made is not None:
+            made.close()
+            return
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, host, port, family=socket.AF_UNSPEC, start_serving=False)
+    except OSError as wrong:
+        raise cannot_listen(wrong, where) from wrong
+    server.close()
 
 
 def cannot_listen(wrong: OSError, where: str) -> AddressError:

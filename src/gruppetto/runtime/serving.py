@@ -23,7 +23,7 @@ from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.address_book import ENDPOINT_FILE
 from gruppetto.runtime.announcing import Announcer
 from gruppetto.runtime.antechamber import Antechamber, who_serves
-from gruppetto.runtime.at_its_address import at_its_address
+from gruppetto.runtime.at_its_address import at_its_address, check_address
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.endpoint import Endpoint
@@ -131,6 +131,7 @@ async def serve(
         setting = replace(setting, run_id=told.run_id)
     diary = trace if trace is not None else TraceWriter(None, {})
     if standby is None:
+        await check_address(setting)
         service = make(diary, None)
     else:
         await loop.run_in_executor(None, warm, _codecs(setting))

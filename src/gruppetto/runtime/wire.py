@@ -18,6 +18,7 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /v1/checkpoint``                       how the newest one stands, JSON
 ``GET  /v1/directory``                        where the shards of the run are, JSON
 ``PUT  /v1/directory``                        a shard says where it is, to the first one; JSON, 200 or 409
+``GET  /v1/revoked/{serial}``                 whether a certificate counts no more: 410, or else 204; donors ask
 ``GET  /healthz``                             "ok"
 ============================================  ====================================================================
 

@@ -1,7 +1,8 @@
 """Machines for a test: network namespaces of this one, each with one link into an :class:`Internet`.
 
 A host has an address, a link that can be made bad, and a file of names. It takes root, ``ip`` and tunnel devices;
-:func:`missing` says what is not here. All that is made goes with the block, its names are of this process.
+:func:`missing` says what is not here. All that is made goes with the block, its names are of this process;
+:func:`sweep` takes away what is left of one that was killed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gruppetto.chaos.hosts.translation import Translation
 from gruppetto.chaos.hosts.way import FREE, Terms
 from gruppetto.errors import StateError
 
-__all__ = ["Host", "Hosts", "enter", "missing"]
+__all__ = ["Host", "Hosts", "enter", "missing", "namespace_of", "sweep"]
 
 TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
@@ -33,6 +34,7 @@ NAMES = Path("/etc/netns")
 """Where ``ip netns exec`` looks for files that a namespace has of its own."""
 NAMESPACES = Path("/run/netns")
 LINK = "wan"
+PREFIX = "gruppetto-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,25 @@ def missing(*, ipv6: bool = False) -> str:
         return str(wrong)
 
 
+def namespace_of(name: str) -> str:
+    """What something of that name is called among the namespaces of the machine: by this process, too."""
+    return f"{PREFIX}{os.getpid()}-{name}"
+
+
+def sweep() -> None:
+    """Take away the namespaces of processes that live no more."""
+    for space in sorted({path.name for place in (NAMESPACES, NAMES) for path in place.glob(f"{PREFIX}*-*")}):
+        process = space.removeprefix(PREFIX).partition("-")[0]
+        if process.isdecimal() and not Path("/proc", process).exists():
+            _remove(space)
+
+
+def _remove(space: str) -> None:
+    with suppress(StateError):
+        _ip("netns", "del", space)
+    shutil.rmtree(NAMES / space, ignore_errors=True)
+
+
 class Hosts:
     """The hosts, from entering to leaving. Links begin free, and are :meth:`set` for the worse."""
 
@@ -78,6 +99,7 @@ class Hosts:
         self.internet = Internet(seed=seed)
 
     def __enter__(self) -> Self:
+        sweep()
         try:
             for host in self.hosts.values():
                 self._make(host)
@@ -94,7 +116,7 @@ class Hosts:
 
     def namespace(self, name: str) -> str:
         """What the host is called among those of the machine."""
-        return f"gruppetto-{os.getpid()}-{name}"
+        return namespace_of(name)
 
     def at(self, name: str, *command: str) -> list[str]:
         """The command, to be run at that host, with its own names."""
@@ -162,10 +184,7 @@ class Hosts:
     def _unmake(self) -> None:
         self.internet.stop()
         for name in self.hosts:
-            space = self.namespace(name)
-            with suppress(StateError):
-                _ip("netns", "del", space)
-            shutil.rmtree(NAMES / space, ignore_errors=True)
+            _remove(self.namespace(name))
 
 
 @contextmanager

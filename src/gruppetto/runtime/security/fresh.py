@@ -17,6 +17,7 @@ from typing import Any
 from gruppetto.errors import SettingError, StateError
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.security.expiry import days_left
+from gruppetto.runtime.security.exposed import tell_exposure
 from gruppetto.runtime.security.identity import Identity, Role, identity_in
 
 __all__ = ["FreshContext", "PeerTls", "client_context", "refusal_in", "server_context"]
@@ -80,6 +81,7 @@ class FreshContext(ssl.SSLContext):
             self.load_verify_locations(ca)
         if cert is not None:
             self.load_cert_chain(cert, key)
+            tell_exposure(cert if key is None else key)
 
     def wrap_bio(self, *args: Any, **more: Any) -> ssl.SSLObject:
         self.refresh()

@@ -20,7 +20,7 @@ from typing import Any
 
 from gruppetto.runtime.wire import is_name
 
-__all__ = ["MAY", "Deed", "Identity", "Role", "identity_in", "identity_of_uri"]
+__all__ = ["MAY", "Deed", "Identity", "Role", "identity_in", "identity_of_uri", "serial_in"]
 
 SCHEME = "gruppetto"
 
@@ -101,3 +101,12 @@ def identity_in(certificate: Mapping[str, Any]) -> Identity | None:
     named = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     found = [identity for uri in named if (identity := identity_of_uri(uri)) is not None]
     return found[0] if len(found) == len(named) == 1 else None
+
+
+def serial_in(certificate: Mapping[str, Any]) -> str:
+    """Its serial number, as rosters spell it; "" if it has none.
+
+    >>> serial_in({"serialNumber": "0A1F"})
+    'a1f'
+    """
+    return str(certificate.get("serialNumber", "")).lower().lstrip("0")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gruppetto.errors import SettingError
+from gruppetto.runtime.security.exposed import tell_exposure
 from gruppetto.runtime.security.fresh import client_context
 from gruppetto.runtime.security.identity import Identity, Role
 
@@ -84,6 +85,7 @@ def secret_in(file: Path) -> str:
         raise SettingError("cannot be read", where=str(file), fix="give it to this user alone") from wrong
     if len(lines) != 1:
         raise SettingError("holds no token", where=str(file), fix="say gruppetto tokens add NAME")
+    tell_exposure(file)
     return lines[0]
 
 

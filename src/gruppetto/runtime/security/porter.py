@@ -19,7 +19,7 @@ from aiohttp import web
 
 from gruppetto.runtime.clock import Clock, MonotonicClock, wall_time_s
 from gruppetto.runtime.security.allowance import REQUESTS, Allowance
-from gruppetto.runtime.security.identity import MAY, Deed, Identity, identity_in
+from gruppetto.runtime.security.identity import MAY, Deed, Identity, identity_in, serial_in
 from gruppetto.runtime.security.roster import Roster
 
 __all__ = ["LOOK_EVERY_S", "Porter", "Refusal", "Shown"]
@@ -79,11 +79,14 @@ class Porter:
         return self._of_certificate(certificate) if certificate else None
 
     def _of_certificate(self, certificate: dict[str, Any]) -> Shown | None:
-        identity, serial = identity_in(certificate), str(certificate.get("serialNumber", "")).lower().lstrip("0")
+        identity, serial = identity_in(certificate), serial_in(certificate)
         if identity is None or not serial or self._roster.is_revoked(serial):
             return None
         expires_at = float(ssl.cert_time_to_seconds(certificate["notAfter"]))
         return Shown(identity=identity, serial=serial, expires_at=expires_at)
+
+    def is_revoked(self, serial: str) -> bool:
+        return self._roster.is_revoked(serial)
 
     def of_token(self, token: str) -> Identity | None:
         """Whose token that is."""

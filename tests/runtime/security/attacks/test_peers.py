@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +15,11 @@ from tests.runtime.security.attacks.site_of_a_run import House, learner
 
 from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError
 from gruppetto.protocol.units import Version
+from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.donation import Cut, Manifest, NamedTensor
 from gruppetto.runtime.donor import DonationServer
+from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.joining import Fetched, Visit
 from gruppetto.runtime.security.fresh import PeerTls
 from gruppetto.runtime.security.issuing import Authority
@@ -36,9 +41,20 @@ def peers(certs: Path, name: str) -> PeerTls:
 
 def visited(donor: PeerTls, guest: PeerTls | None, *, says: str, expects: str) -> Fetched:
     """What a guest gets who ``says`` a name and ``expects`` a donor of a name."""
+    return asyncio.run(visit(donor, guest, says=says, expects=expects))
 
+
+async def visit(
+    donor: PeerTls,
+    guest: PeerTls | None,
+    *,
+    says: str,
+    expects: str,
+    counts: Callable[[str], Awaitable[bool]] | None = None,
+) -> Fetched:
     async def story() -> Fetched:
-        server = DonationServer("127.0.0.1", 0, token=None, stall_s=1.0, core=Core(), tls=donor.as_donor())
+        tls = donor.as_donor()
+        server = DonationServer("127.0.0.1", 0, token=None, stall_s=1.0, core=Core(), tls=tls, counts=counts)
         address = await server.open()
 
         async def train() -> None:
@@ -55,13 +71,13 @@ def visited(donor: PeerTls, guest: PeerTls | None, *, says: str, expects: str) -
         training = asyncio.create_task(train())
         try:
             tls = None if guest is None else guest.as_guest_of(expects)
-            visit = Visit(address, learner=says, session="s", token=None, stall_s=1.0, tls=tls)
-            return await visit.fetch([Version(7)], **WHO)
+            guest_of = Visit(address, learner=says, session="s", token=None, stall_s=1.0, tls=tls)
+            return await guest_of.fetch([Version(7)], **WHO)
         finally:
             training.cancel()
             await server.close()
 
-    return asyncio.run(story())
+    return await story()
 
 
 def test_a_state_travels_between_two_certificates(house: House) -> None:
@@ -96,3 +112,30 @@ def test_whoever_is_not_who_he_says_gives_and_gets_nothing(
 def test_papers_that_have_gone_are_said(house: House) -> None:
     with pytest.raises(GruppettoError, match="cannot be used"):
         peers(house.certs, "nobody").as_guest_of("a")
+
+
+def test_a_donor_asks_the_syncer_after_its_guests(
+    at_the_site: Callable[..., None], house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gruppetto.runtime.security.watch.LOOK_EVERY_S", 0.05)
+    cert, key = (shutil.copy(house.certs / f"learner-b.{end}", tmp_path) for end in ("pem", "key"))
+    kept = PeerTls(ca=house.certs / "ca.pem", cert=Path(cert), key=Path(key))
+
+    async def test(site: Any) -> None:
+        tls = house.papers(learner("a")).tls
+        line = HttpSyncer(SyncerAddress.parse(site.url), token=None, tls=tls, stall_s=5.0)
+
+        async def asks() -> Fetched:
+            return await visit(peers(house.certs, "a"), kept, says="b", expects="a", counts=line.counts)
+
+        with pytest.raises((ConnectionLost, ProtocolError), match="cannot be asked after this guest"):
+            await asks()
+        async with line:
+            assert (await asks()).manifest.total_bytes == STATE.size
+            house.authority.revoke(learner("b"))
+            with pytest.raises((ConnectionLost, ProtocolError), match="this certificate counts no more"):
+                async with asyncio.timeout(10):
+                    while True:  # the syncer looks at its list now and then
+                        await asks()
+
+    at_the_site(test)
