@@ -20,9 +20,7 @@ from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
 from gruppetto.runtime.clock import MonotonicClock
-from gruppetto.runtime.clock import MonotonicClock, wall_time_s
 from gruppetto.runtime.security.exposed import tell_exposure
-from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 
 __all__ = [
     "AlarmSeen",

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gruppetto.errors import AddressError, RunFailed, StateError
-from gruppetto.launch.unanswered import unanswered
-from gruppetto.errors import AddressError, ConnectionLost, RunFailed, StateError
 from gruppetto.launch.ask import directly
+from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
 
 __all__ = ["take_checkpoint"]

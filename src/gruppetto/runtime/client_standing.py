@@ -146,8 +146,8 @@ class ClientStanding:
                 stall_s=stall_s,
                 core=core,
                 tls=None if peers is None else peers.as_donor(),
-                pace=self._http.pace,
                 counts=self._http.counts if peers is not None and isinstance(self._http, HttpSyncer) else None,
+                pace=self._http.pace,
             )
         self._seeking = Seeking(
             core,

@@ -30,7 +30,6 @@ from gruppetto.runtime.donation import Cut, digest_of, donation_secret, encode_m
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.pacing import Bucket, set_up
-from gruppetto.runtime.security.identity import Identity, Role, identity_in
 from gruppetto.runtime.security.identity import Identity, Role, identity_in, serial_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
@@ -78,14 +77,12 @@ class DonationServer:
         stall_s: float,
         core: Standing,
         tls: ssl.SSLContext | None = None,
+        counts: Callable[[str], Awaitable[bool]] | None = None,
         pace: Bucket | None = None,
     ) -> None:
         """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token.
-        ``pace``: what all that is given is held to, together with whatever else the bucket is for."""
-        counts: Callable[[str], Awaitable[bool]] | None = None,
-    ) -> None:
-        """``tls``: asks every guest for a certificate; then it is that learner's alone that counts, and no token.
-        ``counts``: asks the syncer whether a certificate of that serial number is not revoked."""
+        ``counts``: asks the syncer whether a certificate of that serial number is not revoked. ``pace``: what all that
+        is given is held to, together with whatever else the bucket is for."""
         self.given_bytes = 0
         self._pace = pace
         self.on_idle: Callable[[], None] = _nobody_cares
