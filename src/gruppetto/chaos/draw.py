@@ -55,7 +55,20 @@ def draw_plan(seed: int) -> Plan:
         goodbye_s=5.0,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
-    return _with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan)))))
+    return _with_flight(_with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))))
+
+
+def _with_flight(plan: Plan) -> Plan:
+    """In some worlds several rounds are open at once, and links may take longer than a step."""
+    rng = random.Random(f"flight {plan.seed}")
+    if rng.random() >= 0.3:
+        return plan
+    in_flight = rng.randint(1, min(4, plan.setting.sync_period))
+    learners = tuple(
+        replace(learner, link=Link(latency_s=rng.choice((learner.link.latency_s, 0.7, 1.3))))
+        for learner in plan.learners
+    )
+    return replace(plan, learners=learners, setting=replace(plan.setting, rounds_in_flight=in_flight))
 
 
 def _with_offsets(plan: Plan) -> Plan:

@@ -109,6 +109,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
     plain = {
         "num_fragments": 1,
         "sync_period": 1,
+        "rounds_in_flight": 1,
         "overlap_steps": 0,
         "min_quorum": 1,
         "rounds": None,
