@@ -31,6 +31,13 @@ from gruppetto.chaos.wrong_cuts import (
     TakesEveryPart,
     TrustsWhatItSavedLongAgo,
 )
+from gruppetto.chaos.wrong_flights import (
+    BooksWhatIsInFlight,
+    ClosesWhoeverIsReady,
+    CountsAnswersOfTheNext,
+    OpensOneTooMany,
+    OverlooksTheNextQuorum,
+)
 from gruppetto.chaos.wrong_learners import (
     AnswersWithoutWork,
     BeginsItsSlotAgain,
@@ -236,5 +243,10 @@ CANARIES: tuple[Canary, ...] = (
     _learner(TrustsWhatItSavedLongAgo, "durable-before-applied", "progress-resumes", within=400),
     _learner(ForgetsItsRests, "rests-are-said-once", within=20),
     _learner(KeepsARestTooSoon, "rests-are-said-once", within=400),
+    _syncer(ClosesWhoeverIsReady, "one-round-at-a-time", "apart-in-flight", within=60),
+    _syncer(CountsAnswersOfTheNext, "books-match-weights", "every-fold-is-in", "riders-come-first", within=60),
+    _syncer(BooksWhatIsInFlight, "books-match-weights", within=60),
+    _syncer(OpensOneTooMany, "apart-in-flight", within=20),
+    _syncer(OverlooksTheNextQuorum, "asks-when-it-may", within=60),
 )
 """Every wrong core, with the invariants that tell."""

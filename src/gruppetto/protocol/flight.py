@@ -2,8 +2,8 @@
 
 By the law (section 3) a round closes when the fleet has made its next step, so an answer has one step for both ways of
 a link. A fragment is due again only H rounds later, and the rounds in between have fragments of their own. So up to D
-consecutive rounds may be open at once (``rounds_in_flight``), each a step behind the one before, and the fleet has moved
-on from round t when it has reached clock t + D::
+consecutive rounds may be open at once (``rounds_in_flight``), each a step behind the one before, and the fleet has
+moved on from round t when it has reached clock t + D::
 
     t      ask ┄┄┄┄┄┄┄┄┄┄┄┄┄┄ answers ─ merge, persist, publish
     t + 1          ask ┄┄┄┄┄┄┄┄┄┄┄┄┄┄ answers ─ merge, …

@@ -44,8 +44,8 @@ INVARIANTS = {
     "closes-when-it-may": "a round with a quorum of answers closes in the step in which nobody is to come any more, or "
     "the fleet has moved on; and it goes on to its merge in the step in which the last contribution is folded",
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
-    "apart-in-flight": "at most D consecutive rounds are open, from the next to close on, and have no fragment in common; "
-    "only the first of them closes, and only the last has not asked",
+    "apart-in-flight": "at most D consecutive rounds are open, from the next to close on, and have no fragment in "
+    "common; only the first of them closes, and only the last has not asked",
     "weights-are-positive": "what is folded has a positive, finite weight",
     "ledger-balances": "consumed · P = merged + promised + discarded + lost + open, exactly",
     "names-add-up": "what the learners have consumed by name, and those who left long ago together, is all of it",
@@ -91,8 +91,10 @@ class Observer:
     def begins(self, epoch: int) -> None:
         """A core begins in this life. It need not be the first of it: while nobody has seeded, one may be made anew,
         which remembers nothing of what the one before was told."""
-        for of_this_life in (self._alarms, self._missed, self._habits, self._losses):
-            of_this_life.pop(epoch, None)  # type: ignore[attr-defined]
+        self._alarms.pop(epoch, None)
+        self._missed.pop(epoch, None)
+        self._habits.pop(epoch, None)
+        self._losses.pop(epoch, None)
 
     def saw(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
         """Judge one step of ``core``."""
