@@ -44,8 +44,8 @@ INVARIANTS = {
     "closes-when-it-may": "a round with a quorum of answers closes in the step in which nobody is to come any more, or "
     "the fleet has moved on; and it goes on to its merge in the step in which the last contribution is folded",
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
-    "apart-in-flight": "at most D consecutive rounds are open, from the next to close on, and have no fragment in "
-    "common; only the first of them closes, and only the last has not asked",
+    "apart-in-flight": "at most D consecutive rounds are open, and have no fragment in common; "
+    "only the first of them closes, and only the last has not asked",
     "weights-are-positive": "what is folded has a positive, finite weight",
     "ledger-balances": "consumed · P = merged + promised + discarded + lost + open, exactly",
     "names-add-up": "what the learners have consumed by name, and those who left long ago together, is all of it",
@@ -249,8 +249,7 @@ class Observer:
 
     def _judge_flight(self, core: SyncerCore, live: Sequence[Member], quorum: int) -> None:
         rounds, due = [o.round for o in core.open_rounds], [p for o in core.open_rounds for p in o.due]
-        first = 0 if not rounds else rounds[0]
-        consecutive = rounds == list(range(first, first + len(rounds))) and first in (0, core.round, core.round + 1)
+        consecutive = not rounds or rounds == list(range(rounds[0], rounds[0] + len(rounds)))
         others_take = all(o.closing is None for o in core.open_rounds[1:])
         others_ask = all(o.asked_at is not None for o in core.open_rounds[:-1])
         few = len(rounds) <= core.setting.rounds_in_flight and len(set(due)) == len(due)
