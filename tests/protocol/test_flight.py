@@ -197,7 +197,7 @@ def test_a_commit_holds_nothing_of_what_is_in_flight(flying: Make) -> None:
     step(again, 3)
     assert rounds_asked(again) == [2, 3]
     again.answer("a", 2, 2, total_tokens=20)
-    assert again.core.ledger.promised_by["a"][2] == 10
+    assert closed(again) == [(2, ("a",))] and again.core.ledger.merged_by["a"] == 20
 
 
 def test_a_stop_gives_up_all_that_is_in_flight(flying: Make) -> None:
