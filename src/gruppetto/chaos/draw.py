@@ -64,11 +64,14 @@ def _with_flight(plan: Plan) -> Plan:
     if rng.random() >= 0.3:
         return plan
     in_flight = rng.randint(1, min(4, plan.setting.sync_period))
+    # So far away, of two processes under one name the older one may be the last to be heard of.
+    far = () if any(fault.kind is FaultKind.DOUBLE for fault in plan.faults) else (0.7, 1.3)
     learners = tuple(
-        replace(learner, link=Link(latency_s=rng.choice((learner.link.latency_s, 0.7, 1.3))))
-        for learner in plan.learners
+        replace(learner, link=Link(latency_s=rng.choice((learner.link.latency_s, *far)))) for learner in plan.learners
     )
-    return replace(plan, learners=learners, setting=replace(plan.setting, rounds_in_flight=in_flight))
+    setting = replace(plan.setting, rounds_in_flight=in_flight)
+    # Whoever greets hears nothing for a round trip; who gave up sooner would never be back.
+    return replace(plan, learners=learners, setting=setting, ping_s=max(plan.ping_s, 4.0))
 
 
 def _with_offsets(plan: Plan) -> Plan:
