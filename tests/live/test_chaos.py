@@ -85,7 +85,7 @@ def test_a_disturbed_run_keeps_its_invariants(tmp_path: Path) -> None:
     found = measure(run / "trace.jsonl")
     rounds = found.rounds
     assert found.replay is not None and found.replay.identical
-    assert sum("clara" in r.participants for r in rounds.values()) > 60
+    assert sum("clara" in r.participants for r in rounds.values()) > 40
     # Two rounds were open at once, and closed in order.
     ends = {t: r.done_at or 0.0 for t, r in rounds.items()}
     assert sum(rounds[t].asked_at < ends[t - 1] for t in rounds if t - 1 in rounds) > 60

@@ -84,7 +84,7 @@ def test_a_run_that_stops_says_what_it_waits_for(setting: TrainSetting, data: Da
 
 
 def unequal(apply: str, rounds: int = ROUNDS) -> tuple[ProtocolSetting, VirtualSetting]:
-    """Four learners of different pace and jitter, whose fragments are on their way at any moment; under ``carry`` so far
+    """Four learners of different pace and jitter, whose fragments are on their way at any moment; with ``carry`` so far
     away that two rounds are in flight."""
     in_flight, latency_s = (2, 0.6) if apply == "carry" else (1, 0.3)
     four = protocol(num_learners=4, apply=apply, rounds=rounds, rounds_in_flight=in_flight)
