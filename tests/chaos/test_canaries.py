@@ -8,11 +8,11 @@ import pytest
 
 from gruppetto.chaos import Cores, live, read_plan, swarm
 from gruppetto.chaos.canaries import CANARIES, Canary
-from gruppetto.chaos.observers import WORLD_INVARIANTS, BrokenWorldError
+from gruppetto.chaos.invariants import WORLD_INVARIANTS, BrokenWorldError
 from gruppetto.chaos.world import World
 from gruppetto.chaos.wrong_cuts import AppliesBeforeItIsAnnounced
 from gruppetto.chaos.wrong_recoveries import GoesBackToAnOlderLife
-from gruppetto.chaos.wrong_syncers import ForgetsWhomItRetired
+from gruppetto.chaos.wrong_welcomes import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
 
 

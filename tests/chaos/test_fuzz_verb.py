@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gruppetto.chaos import world as world_module
-from gruppetto.chaos.wrong_syncers import ForgetsItsCursors
+from gruppetto.chaos.wrong_restarts import ForgetsItsCursors
 from gruppetto.cli.__main__ import main
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gruppetto.chaos import Cores, FaultKind, Plan, draw_plan, live, read_plan, shrink, swarm, write_plan
-from gruppetto.chaos.wrong_syncers import ForgetsItsCursors, PublishesBeforeItPersists
+from gruppetto.chaos.wrong_restarts import ForgetsItsCursors
+from gruppetto.chaos.wrong_rounds import PublishesBeforeItPersists
 from gruppetto.errors import DataError
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.replay import replay

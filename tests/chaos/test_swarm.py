@@ -53,14 +53,14 @@ def test_the_swarm_gets_everywhere() -> None:
     for seed in range(300, 500):
         plan = draw_plan(seed)
         world = World(plan)
-        crash = world._crash
+        crash = world.fate.crash
 
         def count(fault: object, crash: object = crash, world: World = world) -> None:
             if world.syncer is not None:
                 crashes.add(fault.how)  # type: ignore[attr-defined]
             crash(fault)  # type: ignore[operator]
 
-        world._crash = count  # type: ignore[method-assign]
+        world.fate.crash = count  # type: ignore[method-assign]
         world.run()
         commit, syncer = world.disk.commit, world.syncer
         assert commit is not None and syncer is not None

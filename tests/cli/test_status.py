@@ -124,7 +124,7 @@ def test_a_run_whose_launcher_lives_has_not_stopped(
 def test_a_run_that_is_prepared_is_one(tmp_path: Path) -> None:
     with held_directory(tmp_path):
         assert status_of_directory(tmp_path)["phase"] == "starting"
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="holds no run"):
         status_of_directory(tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_debug_shows_where_an_error_comes_from(tmp_path: Path) -> None:
     (tmp_path / "run" / "notes.txt").touch()
     arguments = ["train", "--out", str(tmp_path / "run")]
     assert main(arguments) == 2
-    with pytest.raises(StateError):
+    with pytest.raises(StateError, match="is not empty, and not a run"):
         main([*arguments, "--debug"])
 
 
@@ -170,7 +170,7 @@ def test_the_machine_s_refusals_are_one_line(tape: Path, capsys: pytest.CaptureF
     assert main(["report", str(tape.parent)]) == 1
     said = capsys.readouterr().err
     assert (said.count("\n"), "report.html" in said, "directory" in said) == (1, True, True)
-    with pytest.raises(OSError):
+    with pytest.raises(IsADirectoryError):
         main(["report", str(tape.parent), "--debug"])
 
 

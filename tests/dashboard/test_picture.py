@@ -145,8 +145,12 @@ def test_damaged_lines_are_counted_and_do_no_harm(seed: int, hits: int) -> None:
     picture = Picture()
     for line in lines:
         picture.take(line)
+    assert picture.lines == len(lines) and picture.damaged_lines <= hits
     json.dumps(head(picture, picture.now, live=True))
     json.dumps(window(picture, 0.0, picture.now, slots=50))
+    before = picture.damaged_lines
+    picture.take(LINES[2][:-1])
+    assert picture.damaged_lines == before + 1
 
 
 def say(t: float, way: str, what: str, /, **data: object) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +14,7 @@ import pytest
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.launch import ask
 from gruppetto.launch.ask import fetch_model, fetch_status, find_endpoint, read_token
+from gruppetto.launch.ask_checkpoint import take_checkpoint
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.health import Observer, status_before_the_first_learner
 
@@ -91,9 +92,10 @@ def test_an_answer_that_drips_is_given_up(url: str, monkeypatch: pytest.MonkeyPa
         fetch_status(url)
 
 
-def test_https_at_a_server_without_it(url: str) -> None:
+@pytest.mark.parametrize("question", [fetch_status, lambda url: take_checkpoint(url, secret=None)])
+def test_https_at_a_server_without_it(url: str, question: Callable[[str], object]) -> None:
     with pytest.raises(AddressError, match="speaks no TLS; say http://"):
-        fetch_status(url.replace("http:", "https:"))
+        question(url.replace("http:", "https:"))
 
 
 def test_nobody_answers() -> None:

@@ -96,5 +96,5 @@ def test_there_is_none_without_a_momentum_or_a_contribution() -> None:
     one, none = np.ones(4, np.float32), np.zeros(4, np.float32)
     assert cosine(one.view(np.uint8), CODECS["fp32"], none) is None
     assert cosine(none.view(np.uint8), CODECS["fp32"], one) is None
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match="5 values in fp32 are 20 bytes, but 16 came"):
         cosine(one.view(np.uint8), CODECS["fp32"], np.ones(5, np.float32))

@@ -82,19 +82,19 @@ def test_a_persist_keeps_its_round_and_a_digest_of_its_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    ("name", "data", "says"),
     [
-        ("Rumour", {}),
-        ("Persist", {}),
-        ("Persisted", {"round": "soon"}),
-        ("Persisted", {}),
-        ("Send", {"to": "a"}),
-        ("Send", {"to": "a", "session": "s", "Rumour": {}}),
-        ("Send", {"to": "a", "session": "s"}),
+        ("Rumour", {}, "a 'Rumour' cannot be read back"),
+        ("Persist", {}, "a 'Persist' cannot be read back"),
+        ("Persisted", {"round": "soon"}, "is no Persisted: Expected `int`"),
+        ("Persisted", {}, "is no Persisted: .* missing required field `round`"),
+        ("Send", {"to": "a"}, "is no Send: Expected `str`"),
+        ("Send", {"to": "a", "session": "s", "Rumour": {}}, "a 'Rumour' cannot be read back"),
+        ("Send", {"to": "a", "session": "s"}, "is no Send: not enough values"),
     ],
 )
-def test_what_the_protocol_does_not_have_is_refused(name: str, data: dict[str, object]) -> None:
-    with pytest.raises(DataError):
+def test_what_the_protocol_does_not_have_is_refused(name: str, data: dict[str, object], says: str) -> None:
+    with pytest.raises(DataError, match=says):
         value_of(name, data)
 
 
@@ -229,8 +229,14 @@ def test_a_full_disk_ends_the_recording_and_not_the_run(tmp_path: Path, caplog: 
     trace.close()
 
 
-def test_a_writer_without_a_path_keeps_nothing() -> None:
+def test_a_writer_without_a_path_keeps_nothing_and_tells_its_tap_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told: list[bytes] = []
     with TraceWriter(None, {}) as trace:
         trace.event(0.0, "syncer", progress(math.nan))
+        trace.tap = told.append
         trace.note(0.0, "judge", "evaluation", loss=1.0)
-    assert trace.broken == ""
+    assert trace.broken == "" and list(tmp_path.iterdir()) == []
+    assert told == [b'{"t":0.0,"who":"judge","note":"evaluation","data":{"loss":1.0}}\n']

@@ -38,6 +38,21 @@ from gruppetto.chaos.wrong_flights import (
     OpensOneTooMany,
     OverlooksTheNextQuorum,
 )
+from gruppetto.chaos.wrong_gates import (
+    ComparesWithWhatItAdmits,
+    CountsRetriesAsVotes,
+    ForgetsTheFactor,
+    IgnoresEpochs,
+    IgnoresIncarnations,
+    MistakesTheDirection,
+    RefusesAMajority,
+    RefusesTheQuorum,
+    TakesDuplicates,
+    TakesTheLate,
+    TakesWhatIsNotFinite,
+    TakesWhatIsStale,
+    WeighsByTokens,
+)
 from gruppetto.chaos.wrong_learners import (
     AnswersWithoutWork,
     BeginsItsSlotAgain,
@@ -69,50 +84,43 @@ from gruppetto.chaos.wrong_recoveries import (
     ReusesAnUnseenRound,
     TakesOverWithoutAFence,
 )
-from gruppetto.chaos.wrong_rests import ForgetsItsRests, KeepsARestTooSoon
-from gruppetto.chaos.wrong_stops import GoesWithoutAWord, SavesAHalfMergedRound
-from gruppetto.chaos.wrong_syncers import (
-    AsksForWeightsAgain,
-    AsksOnlyOnce,
-    ComparesDifferences,
-    ComparesWithWhatItAdmits,
-    CountsRetriesAsVotes,
-    DoesNotWaitForFolds,
+from gruppetto.chaos.wrong_restarts import (
     ForgetsItsCursors,
     ForgetsItsRound,
     ForgetsItsVersions,
     ForgetsItsYardsticks,
-    ForgetsTheDead,
-    ForgetsTheFactor,
+)
+from gruppetto.chaos.wrong_rests import ForgetsItsRests, KeepsARestTooSoon
+from gruppetto.chaos.wrong_rounds import (
+    AsksOnlyOnce,
+    ComparesDifferences,
+    DoesNotWaitForFolds,
     ForgetsTheQuorum,
     ForgetsToVoid,
     ForgetsWhenTheyAreDue,
-    FreshLearnersDonate,
-    FreshLearnersSeed,
-    GivesAnIncarnationTwice,
-    IgnoresEpochs,
-    IgnoresIncarnations,
-    MistakesTheDirection,
-    OverlooksTheFirstAnswers,
-    OverlooksTheLastAnswer,
-    OverlooksTheLastFold,
-    OverlooksTheQuorum,
     PublishesBeforeItPersists,
-    RefusesAMajority,
-    RefusesTheQuorum,
-    RefusesWhoComesBack,
     SettlesNothing,
     SkipsARound,
     StepsOnAnEmptyRound,
     TakesAFailedPersistForGood,
-    TakesDuplicates,
-    TakesTheLate,
-    TakesWhatIsNotFinite,
-    TakesWhatIsStale,
-    TellsOfARoundTooEarly,
     TellsOnlyContributors,
     WantsMoreThanTheQuorum,
-    WeighsByTokens,
+)
+from gruppetto.chaos.wrong_skips import (
+    OverlooksTheFirstAnswers,
+    OverlooksTheLastAnswer,
+    OverlooksTheLastFold,
+    OverlooksTheQuorum,
+)
+from gruppetto.chaos.wrong_stops import GoesWithoutAWord, SavesAHalfMergedRound
+from gruppetto.chaos.wrong_welcomes import (
+    AsksForWeightsAgain,
+    ForgetsTheDead,
+    FreshLearnersDonate,
+    FreshLearnersSeed,
+    GivesAnIncarnationTwice,
+    RefusesWhoComesBack,
+    TellsOfARoundTooEarly,
 )
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.syncer import SyncerCore

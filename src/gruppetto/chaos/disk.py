@@ -86,14 +86,14 @@ class Disk:
         )
         # Adopted at once: what a life of before still writes is nobody's from now on.
         state, self._until = replace(newest.state, reserve=unseen), []
-        self._append(Commit(epoch=self.epoch, state=state, contents=contents))
+        self.commits.append(Commit(epoch=self.epoch, state=state, contents=contents))
         return Legacy(epoch=self.epoch, commit=self.commit, unseen=unseen, damaged=damaged)
 
     def go_back(self, state: SyncerState, contents: tuple[Content, ...]) -> None:
         """A run is resumed here: what was durable is put aside, and the fence stays."""
         self.lost_commits = self.bad_copies = 0
         self.commits, self._until = [], []
-        self._append(Commit(epoch=self.epoch, state=state, contents=contents))
+        self.commits.append(Commit(epoch=self.epoch, state=state, contents=contents))
 
     def claim_for_nobody(self) -> Epoch:
         """An epoch between all lives so far and those to come."""
@@ -109,13 +109,10 @@ class Disk:
         if now < self.failing_until:
             return False
         if commit.epoch == self.epoch:
-            self._append(commit)
+            self.commits.append(commit)
         else:
             self._until.append(commit.until)
         return True
-
-    def _append(self, commit: Commit) -> None:
-        self.commits.append(commit)
 
     def _lose_commits(self) -> None:
         """The commit before is kept, and a snapshot that is at least H rounds older than what came after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gruppetto.chaos.plan import CRASH_POINTS, DAMAGES, LEAVES, RETURNS, SYNCER, Fault, FaultKind, LearnerPlan, Plan
@@ -53,7 +54,7 @@ def draw_plan(seed: int) -> Plan:
         calm_at_s=calm_at_s,
         ping_s=setting.liveness_s * rng.choice((0.5, 1.0, 2.0)),
         goodbye_s=5.0,
-        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        faults=_in_order(faults),
     )
     return _with_flight(_with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))))
 
@@ -90,7 +91,7 @@ def _with_stops(plan: Plan) -> Plan:
     stops = [
         Fault(at_s=round(at_s, 3), kind=FaultKind.STOP_SYNCER, lasts_s=rng.choice((0.0, 0.5, 2.0))) for at_s in times
     ]
-    return replace(plan, faults=tuple(sorted((*plan.faults, *stops), key=lambda fault: fault.at_s)))
+    return replace(plan, faults=_in_order((*plan.faults, *stops)))
 
 
 def _with_short_memory(plan: Plan) -> Plan:
@@ -118,7 +119,7 @@ def _with_durability(plan: Plan) -> Plan:
                 # Somebody has to dial for the two lives to be told apart.
                 cuts = [(at_s + rng.uniform(0.0, lasts_s), rng.choice(plan.learners).name) for _ in range(4)]
                 faults += [Fault(at_s=round(cut_s, 3), kind=FaultKind.CUT, who=who) for cut_s, who in cuts]
-    return replace(plan, setting=setting, faults=tuple(sorted(faults, key=lambda fault: fault.at_s)))
+    return replace(plan, setting=setting, faults=_in_order(faults))
 
 
 def _draw_setting(rng: random.Random, num_learners: int) -> ProtocolSetting:
@@ -173,7 +174,7 @@ def _draw_faults(rng: random.Random, names: list[str], calm_at_s: float) -> tupl
     by_themselves = (*_BAD, *_OF_THE_STATE, *_OF_ALL, FaultKind.STOP_SYNCER)
     kinds = rng.sample([kind for kind in FaultKind if kind not in by_themselves], k=rng.randint(1, 6))
     faults = [_draw_fault(rng, rng.choice(kinds), names, calm_at_s) for _ in range(rng.randint(0, MAX_FAULTS))]
-    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+    return _in_order(faults)
 
 
 def _draw_gate(rng: random.Random, setting: ProtocolSetting) -> ProtocolSetting:
@@ -239,5 +240,8 @@ def _with_checkpoints(plan: Plan) -> Plan:
         )
         for _ in range(rng.choice((0, 0, 1, 2)))
     ]
-    together = sorted((*plan.faults, *faults), key=lambda fault: fault.at_s)
-    return replace(plan, setting=setting, faults=tuple(together))
+    return replace(plan, setting=setting, faults=_in_order((*plan.faults, *faults)))
+
+
+def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))

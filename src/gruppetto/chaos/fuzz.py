@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gruppetto.chaos.disk import Disk
 from gruppetto.chaos.draw import draw_plan
-from gruppetto.chaos.observers import BrokenWorldError
+from gruppetto.chaos.invariants import BrokenWorldError
 from gruppetto.chaos.plan import Plan
 from gruppetto.chaos.world import World
 from gruppetto.protocol.invariants import BrokenInvariantError

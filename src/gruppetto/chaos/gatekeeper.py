@@ -25,7 +25,7 @@ GATE_INVARIANTS = {
     "yardsticks-are-votes": "a yardstick is the lower median of one vote a learner and round, merged or not, also "
     "after a restart, and nothing else is compared with",
 }
-"""Those of :data:`gruppetto.chaos.observers.WORLD_INVARIANTS` that are judged here."""
+"""Those of :data:`gruppetto.chaos.invariants.WORLD_INVARIANTS` that are judged here."""
 
 VALUE_NORMS = (10.0, 20.0)
 """Of the initial weights, both pieces of every fragment; :attr:`Work.norms` are shorter."""

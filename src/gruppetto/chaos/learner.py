@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gruppetto.chaos.cut import Part
+from gruppetto.chaos.fences import nothing_changes_in_learner, says_nothing
 from gruppetto.chaos.giving import Giver, Search
 from gruppetto.chaos.holdings import Holdings
 from gruppetto.chaos.network import Road, Wire
@@ -189,9 +190,9 @@ class LearnerProcess:
     def hear_ghost(self, frame: Frame) -> None:
         """A message of another life arrives."""
         if self.present and not self.paused and not isinstance(frame, WelcomeFrame | Refusal):
-            with self.world.watch.nothing_changes_in_learner(self, frame):
+            with nothing_changes_in_learner(self, frame):
                 actions = self.core.step(self.world.engine.now, frame)  # type: ignore[arg-type]
-                self.world.watch.ghost_answered(frame, actions)
+                says_nothing(frame, actions)
 
     def stir(self) -> None:
         """The road is free again."""
@@ -230,7 +231,7 @@ class LearnerProcess:
             case Refusal():
                 self.refusal = frame
                 self._feed(frame)
-                self.world.was_refused(self, frame.reason)
+                self.world.launcher.was_refused(self, frame.reason)
             case _:
                 self._feed(frame)  # type: ignore[arg-type]
 

@@ -73,6 +73,11 @@ class Wire(Connection):
         self.welcomed = False
         """The learner has had its Welcome on it."""
 
+    @property
+    def is_open(self) -> bool:
+        """As far as the syncer's end knows."""
+        return self.closing is None and not self._broken
+
     # ── the syncer's end ─────────────────────────────────────────────────────────────────────────────────────────
 
     def put(self, frame: Frame) -> None:

@@ -6,21 +6,21 @@ lives of everybody, and keeps books of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from gruppetto.chaos.cut import Cut, Truth
 from gruppetto.chaos.disk import Commit
-from gruppetto.chaos.gatekeeper import GATE_INVARIANTS, Gatekeeper
+from gruppetto.chaos.gatekeeper import Gatekeeper
+from gruppetto.chaos.invariants import BrokenWorldError, demand
+from gruppetto.chaos.owing import Owing
 from gruppetto.chaos.truth import Content, Work
 from gruppetto.protocol.actions import (
     Apply,
     Checkpoint,
     CheckpointClosed,
     Fold,
-    LearnerAction,
     Send,
     SyncerAction,
     TakeOuterStep,
@@ -30,56 +30,13 @@ from gruppetto.protocol.invariants import Observer
 from gruppetto.protocol.messages import Announcement, Answer, Begin, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
-from gruppetto.runtime.wire import Frame
 
 if TYPE_CHECKING:
     from gruppetto.chaos.learner import LearnerProcess
     from gruppetto.chaos.syncer import SyncerProcess
     from gruppetto.chaos.world import World
 
-__all__ = ["WORLD_INVARIANTS", "BrokenWorldError", "Watch"]
-
-WORLD_INVARIANTS = {
-    "answers-are-true": "what a contribution says of its base, steps and tokens is what its bytes hold",
-    "batch-merged-once": "no batch of a data slot is merged twice into one fragment, whoever trained on it",
-    "books-match-weights": "the ledger's merged tokens are those in the durable weights; none is consumed untrained",
-    "begins-up-to-date": "who begins in a run under way has every fragment as its Welcome named it, or newer",
-    "donors-have-the-weights": "only a process that holds every fragment is named as a donor, by its own name",
-    "one-authority-per-epoch": "no two lives of the syncer have the same epoch",
-    "epochs-only-grow": "no learner goes back to an earlier life of the syncer",
-    "a-stop-loses-nothing": "what a syncer has published that was stopped in good order, the next one begins from",
-    "departed-are-one-sum": "the books name no more of those who have left than they are told to",
-    "cut-is-consistent": "no part of a checkpoint holds what comes after another part, or misses what one has merged",
-    "checkpoints-end": "a checkpoint is closed when its time is up, without the parts of those who have not answered",
-    "cursors-are-durable": "a slot is never handed out again from before a batch that is merged",
-    "durable-before-told": "no learner hears of a round that the last commit does not allow: it may be asked for again",
-    "durable-before-applied": "what a learner puts into its model was rightly published, and is newer than what it had",
-    "due-in-its-turn": "a fragment is merged in the rounds that its schedule names, also where that is a shard's",
-    "every-fold-is-in": "an outer step has all contributions that were admitted, and at least a quorum of them",
-    "merged-onto-its-base": "a contribution is merged into the value it was computed on, or one not too old",
-    "never-waits": "a learner that has begun is always in a step, unless it is dead, stopped or has left",
-    "old-lives-are-fenced": "a message of an earlier epoch or incarnation changes nothing",
-    "one-value-per-version": "a version of a fragment has one value, for ever",
-    "only-finite": "nothing that is not finite is merged",
-    "progress-resumes": "when all faults have ended, rounds close, and everybody takes part and gets the results",
-    "resumed-lives-go-on": "a learner that is resumed with the whole run goes on in the life that it was saved in",
-    "rests-are-said-once": "what an encoding leaves unsaid is said with the next contribution, if it has counted",
-    "rightly-refused": "only a superseded process, a finished run or a full one turns a learner away",
-    "seeded-once": "nobody is asked for initial weights once there are durable ones",
-    "settled": "the books of a finished run have nothing open",
-    "stamped-at-start": "the clock of a step is known when the step begins",
-    "wakes-lie-ahead": "the syncer never asks to be woken at a time that has come",
-    **GATE_INVARIANTS,
-}
-"""Name and meaning of every invariant of a world; those of one syncer are in :mod:`gruppetto.protocol.invariants`."""
-
-
-class BrokenWorldError(AssertionError):
-    """An invariant does not hold. ``name`` is a key of :data:`WORLD_INVARIANTS`."""
-
-    def __init__(self, name: str, what: str) -> None:
-        self.name = name
-        super().__init__(f"{name}: {what} ({WORLD_INVARIANTS[name]})")
+__all__ = ["Watch"]
 
 
 class Watch:
@@ -111,10 +68,7 @@ class Watch:
         self._folds: dict[tuple[int, Fragment], int] = {}
         self._stopped: dict[int, tuple[Round, tuple[Version, ...]]] = {}
         """By epoch: what a life had published that was stopped in good order, if it had weights."""
-        self._told: dict[int, float] = {}
-        """When a learner was told that a contribution of it is in, by its number."""
-        self._merged = {0}
-        """The numbers of all contributions that were ever merged; 0 is nobody's."""
+        self.owing = Owing()
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -125,7 +79,7 @@ class Watch:
 
     def claimed(self, syncer: SyncerProcess) -> None:
         life = self._lives.setdefault(syncer.epoch, syncer)
-        _demand(life is syncer, "one-authority-per-epoch", lambda: f"{syncer.epoch}")
+        demand(life is syncer, "one-authority-per-epoch", lambda: f"{syncer.epoch}")
 
     def new_core(self, syncer: SyncerProcess) -> None:
         """A life begins from what is durable. Whoever was welcome before has to say hello again."""
@@ -134,7 +88,7 @@ class Watch:
         newest = self._gates[max(self._gates)] if self._gates else None
         self._gates[syncer.epoch] = Gatekeeper(commit.state if commit is not None else None, newest)
         promised = syncer.core.ledger.promised_total()
-        _demand(promised == 0, "books-match-weights", lambda: f"{promised} promised by a running merge that is gone")
+        demand(promised == 0, "books-match-weights", lambda: f"{promised} promised by a running merge that is gone")
         self._begins_where_it_was_stopped(syncer)
         self._cursors = _cursors_of(commit.contents) if commit is not None else {}
         self._until[syncer.epoch] = commit.state.round if commit is not None else 0
@@ -150,42 +104,42 @@ class Watch:
             return
         found = None if legacy.commit is None else (legacy.commit.state.round, legacy.commit.state.versions)
         fine = found == left and not legacy.unseen  # what became damaged on the disk since is another matter
-        _demand(fine, "a-stop-loses-nothing", lambda: f"{left} was published, {found} is there, {legacy.unseen} unseen")
+        demand(fine, "a-stop-loses-nothing", lambda: f"{left} was published, {found} is there, {legacy.unseen} unseen")
 
     def stepped(self, syncer: SyncerProcess, event: SyncerEvent, actions: Sequence[SyncerAction]) -> None:
         core, now = syncer.core, self.world.engine.now
         self.inside.saw(core, event, actions)
-        _demand(core.wake_at is None or core.wake_at > now, "wakes-lie-ahead", lambda: f"{core.wake_at} at {now}")
+        demand(core.wake_at is None or core.wake_at > now, "wakes-lie-ahead", lambda: f"{core.wake_at} at {now}")
         wrong = self._gates[syncer.epoch].saw(core, event if isinstance(event, Answer) else None, self._work, actions)
         if wrong is not None:
             raise BrokenWorldError(*wrong)
         for action in actions:
             if isinstance(action, Send) and isinstance(action.message, Welcome | Begin | Announcement):
                 told = action.message.round
-                _demand(told <= self._until[syncer.epoch], "durable-before-told", lambda a=action: f"{a}")
+                demand(told <= self._until[syncer.epoch], "durable-before-told", lambda a=action: f"{a}")
                 if isinstance(action.message, Welcome):
                     self._welcome(syncer, action.to, action.session, action.message)
         if isinstance(event, TakeCheckpoint):
             self._asked_at[event.mark] = now
         if isinstance(event, Settle) and core.phase is Phase.FINISHED:
             unsettled = core.ledger.open_total() + core.ledger.promised_total()
-            _demand(unsettled == 0, "settled", lambda: f"{core.ledger.accounts}, {core.ledger.promised_by}")
+            demand(unsettled == 0, "settled", lambda: f"{core.ledger.accounts}, {core.ledger.promised_by}")
 
     def _welcome(self, syncer: SyncerProcess, to: LearnerId, session: str, welcome: Welcome) -> None:
         self._welcomed[syncer.epoch, to] = (session, welcome.incarnation)
         self._newest.setdefault(to, {})[syncer.epoch] = session
-        _demand(not (welcome.seed and self._seeded), "seeded-once", lambda: f"{to}")
+        demand(not (welcome.seed and self._seeded), "seeded-once", lambda: f"{to}")
         merged = self._cursors.get(welcome.slot, 0) if syncer is self.world.syncer else 0
-        _demand(welcome.cursor >= merged, "cursors-are-durable", lambda: f"{to} starts at {welcome.cursor} < {merged}")
+        demand(welcome.cursor >= merged, "cursors-are-durable", lambda: f"{to} starts at {welcome.cursor} < {merged}")
         for donor in welcome.donors:
             giver = self.world.process_at(donor.address)
             fine = giver is not None and giver.name == donor.learner and session != giver.core.session
             fine = fine and giver is not None and len(giver.bases) == self.world.setting.num_fragments
-            _demand(fine, "donors-have-the-weights", lambda donor=donor: f"{donor} for {to}")
+            demand(fine, "donors-have-the-weights", lambda donor=donor: f"{donor} for {to}")
         was, saved_in = self._resumed.pop(to, (session, welcome.incarnation))
         # Where slots are scarce, a newcomer may have taken that of a learner who had not dialled yet.
         fine = was != session or saved_in == welcome.incarnation or self.world.setting.num_slots is not None
-        _demand(
+        demand(
             fine, "resumed-lives-go-on", lambda: f"{to} was saved in life {saved_in} and is in {welcome.incarnation}"
         )
 
@@ -200,27 +154,27 @@ class Watch:
         answer, p = self._answer, fold.fragment
         assert answer is not None
         life = self._welcomed.get((syncer.epoch, fold.learner))
-        _demand(
+        demand(
             answer.epoch == syncer.epoch and life == (work.session, answer.incarnation),
             "old-lives-are-fenced",
             lambda: f"{answer} is merged in epoch {syncer.epoch}, where {fold.learner} is {life}",
         )
         self._fits(work, syncer.published[p])
-        _demand(work.finite, "only-finite", lambda: f"{work}")
+        demand(work.finite, "only-finite", lambda: f"{work}")
         self._folds[syncer.epoch, p] = self._folds.get((syncer.epoch, p), 0) + 1
 
     def _fits(self, work: Work, current: Content) -> None:
         oldest = current.version - (self.world.setting.sync_period if self.world.setting.stale == "accept" else 0)
         base = self._values.get((current.fragment, work.base_version))
         fits = work.base == current.number or (oldest <= work.base_version < current.version and base == work.base)
-        _demand(fits, "merged-onto-its-base", lambda: f"{work} into {current}")
+        demand(fits, "merged-onto-its-base", lambda: f"{work} into {current}")
 
     def outer_step(
         self, syncer: SyncerProcess, action: TakeOuterStep, parts: dict[Fragment, list[tuple[Work, int]]]
     ) -> None:
         due = self.world.plan.schedule.due(action.round)
         fine = set(action.fragments) <= set(due)
-        _demand(fine, "due-in-its-turn", lambda: f"{action.fragments} in round {action.round}, where {due} are due")
+        demand(fine, "due-in-its-turn", lambda: f"{action.fragments} in round {action.round}, where {due} are due")
         degrade = self.world.setting.when_short == "degrade"
         quorum = 1 if degrade else self.world.setting.min_quorum
         for p in action.fragments:
@@ -228,38 +182,17 @@ class Watch:
                 self._fits(work, syncer.published[p])  # it may have been folded long before
             folds = self._folds.pop((syncer.epoch, p), 0)
             fine = len(parts[p]) == folds >= quorum
-            _demand(fine, "every-fold-is-in", lambda p=p, n=folds: f"{len(parts[p])} of {n}, K = {quorum}")
+            demand(fine, "every-fold-is-in", lambda p=p, n=folds: f"{len(parts[p])} of {n}, K = {quorum}")
 
     def merging(self, base: Content, parts: tuple[Work, ...]) -> None:
         """An outer step is about to make a new value of ``base``."""
         merged = set(base.batches)
         for work in parts:
-            self._owes_rightly(work, base)
-            self._merged.add(work.number)
+            self.owing.merging(work, base)
             for batch in work.batches:
                 key = (batch.slot, batch.number)
-                _demand(key not in merged, "batch-merged-once", lambda key=key: f"{key} again into {base}")
+                demand(key not in merged, "batch-merged-once", lambda key=key: f"{key} again into {base}")
                 merged.add(key)
-
-    def told_of(self, number: int) -> None:
-        """A learner hears that the contribution of this number is in."""
-        self._told.setdefault(number, self.world.engine.now)
-
-    def _owes_rightly(self, work: Work, base: Content) -> None:
-        """``work`` says the rest of the one before it that is in ``base``, if it could know that it is; else the rest
-        that was owed then. Which one that is, nobody can tell after a new life of the syncer."""
-        never = work.owes not in self._merged
-        _demand(not never, "rests-are-said-once", lambda: f"{work} owes the rest of what was never merged")
-        value: Content | None = base
-        before: Work | None = None
-        while value is not None and before is None:
-            before = next((w for w in value.parts if (w.session, w.life[1]) == (work.session, work.life[1])), None)
-            value = value.base
-        if before is None or before.life[0] != work.life[0]:
-            return
-        told = self._told.get(before.number, float("inf"))
-        rightly = ({before.number} if told <= work.at else set()) | ({before.owes} if told >= work.at else set())
-        _demand(work.owes in rightly, "rests-are-said-once", lambda: f"{work} owes one of {rightly}, told at {told}")
 
     def published(self, syncer: SyncerProcess, content: Content) -> None:
         """A value can be pulled from now on."""
@@ -271,27 +204,27 @@ class Watch:
         for content in commit.contents:
             self._register(content)
         books, merged = commit.state.ledger, sum(content.merged for content in commit.contents)
-        _demand(
+        demand(
             books.totals.merged == merged,
             "books-match-weights",
             lambda: f"{books.totals.merged} merged in the ledger, {merged} in the weights",
         )
         for name, consumed in books.consumed_by.items():
             trained = self.world.trained_by(name)
-            _demand(
+            demand(
                 consumed <= trained,
                 "books-match-weights",
                 lambda name=name, c=consumed, t=trained: f"{name} consumed {c} and trained {t}",
             )
         named, keep = books.consumed_by.keys() - books.accounts.keys() - books.promised_by.keys(), self.world.setting
-        _demand(
+        demand(
             len(named) <= keep.departed_named,
             "departed-are-one-sum",
             lambda: f"{sorted(named)} have left, {keep.departed_named} are named",
         )
         cursors, merged_to = dict(commit.state.cursors), _cursors_of(commit.contents)
         for slot, last in merged_to.items():
-            _demand(
+            demand(
                 cursors.get(slot, 0) >= last,
                 "cursors-are-durable",
                 lambda slot=slot: f"slot {slot}: {cursors}, merged {merged_to}",
@@ -302,13 +235,13 @@ class Watch:
     def _register(self, content: Content) -> None:
         key = (content.fragment, content.version)
         known = self._values.setdefault(key, content.number)
-        _demand(known == content.number, "one-value-per-version", lambda: f"{key}")
+        demand(known == content.number, "one-value-per-version", lambda: f"{key}")
 
     # ── learners ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def welcomed(self, process: LearnerProcess, welcome: Welcome) -> None:
         newest = self._epochs.get(process.core.session, 0)
-        _demand(welcome.epoch >= newest, "epochs-only-grow", lambda: f"{process.name}: {welcome.epoch} < {newest}")
+        demand(welcome.epoch >= newest, "epochs-only-grow", lambda: f"{process.name}: {welcome.epoch} < {newest}")
         self._epochs[process.core.session] = welcome.epoch
         if welcome.epoch > process.astray_until:
             process.astray_until = 0
@@ -320,7 +253,7 @@ class Watch:
         again = action.fragment in process.holdings.of_old_life  # a new life applies its bases once more
         is_news = base is None or arrived.version >= base.version + (0 if again else 1)
         fine = self._values.get(key) == arrived.number and is_news
-        _demand(fine, "durable-before-applied", lambda: f"{process.name} applies {arrived} over {base}")
+        demand(fine, "durable-before-applied", lambda: f"{process.name} applies {arrived} over {base}")
 
     def offered(self, process: LearnerProcess, answer: Answer, work: Work | None, base: Content) -> None:
         """``work`` is what lies in the snapshot, ``base`` what it is subtracted from."""
@@ -332,7 +265,7 @@ class Watch:
             and answer.tokens <= answer.total_tokens
             and all(b.slot == process.core.slot and b.number < answer.cursor for b in work.batches)
         )
-        _demand(fine, "answers-are-true", lambda: f"{answer} of {work} on {base}, slot {process.core.slot}")
+        demand(fine, "answers-are-true", lambda: f"{answer} of {work} on {base}, slot {process.core.slot}")
 
     def begins(self, process: LearnerProcess) -> None:
         """The first step of a process is about to begin."""
@@ -341,13 +274,13 @@ class Watch:
         wanted = search.versions if search is not None and process.core.search_stands else ()
         held = [process.bases[p].version for p in sorted(process.bases)]
         fine = all(have >= want for have, want in zip(held, wanted, strict=bool(wanted)))
-        _demand(fine, "begins-up-to-date", lambda: f"{process.name} begins on {held}, its Welcome named {wanted}")
+        demand(fine, "begins-up-to-date", lambda: f"{process.name} begins on {held}, its Welcome named {wanted}")
 
     def step_done(self, process: LearnerProcess, stamp: int) -> None:
         """``stamp`` is what was known when the step began; only a Welcome may lift it meanwhile."""
         clock = process.core.clock
         fine = clock <= max(stamp, process.welcomed_at)
-        _demand(fine, "stamped-at-start", lambda: f"{process.name}: {clock} > {stamp}")
+        demand(fine, "stamped-at-start", lambda: f"{process.name}: {clock} > {stamp}")
 
     def end(self) -> None:
         """Nobody stands still, and no checkpoint hangs."""
@@ -355,7 +288,7 @@ class Watch:
         mark = syncer.core.open_mark if syncer is not None and not syncer.over else None
         patience_s = self.world.setting.checkpoint_timeout_s
         hangs = mark is not None and self.world.engine.now > self._asked_at.get(mark.mark, 0.0) + patience_s
-        _demand(not hangs, "checkpoints-end", lambda: f"{mark} at {self.world.engine.now}")
+        demand(not hangs, "checkpoints-end", lambda: f"{mark} at {self.world.engine.now}")
         for process in self.world.processes:
             here = process.alive and not process.left and not process.paused
             idle = process.begun and here and not process.parting
@@ -382,13 +315,13 @@ class Watch:
         )
         if commit is not None and commit.epoch == syncer.epoch:
             fine = fine and state.versions == commit.state.versions  # a round in which nothing changed needs no commit
-        _demand(fine, "cut-is-consistent", lambda: f"{state} is recorded while {merged} are in {contents}")
+        demand(fine, "cut-is-consistent", lambda: f"{state} is recorded while {merged} are in {contents}")
 
     def closed(self, action: CheckpointClosed) -> None:
         """Every part that counts is one that was saved."""
         for name, life, _ in action.parts:
             saved = (action.mark, name, life) in self.world.parts
-            _demand(saved, "cut-is-consistent", lambda n=name: f"{n} has no part in {action}")
+            demand(saved, "cut-is-consistent", lambda n=name: f"{n} has no part in {action}")
 
     def cut_closed(self, cut: Cut) -> None:
         """All parts are there."""
@@ -402,7 +335,7 @@ class Watch:
                 and merged.get(state.slot, 0) <= state.cursor
                 and (name not in books or books[name].tokens <= state.tokens)
             )
-            _demand(fine, "cut-is-consistent", lambda n=name, s=saved: f"{n} {s} beside {cut.state}")
+            demand(fine, "cut-is-consistent", lambda n=name, s=saved: f"{n} {s} beside {cut.state}")
 
     def roll_back(self, cut: Cut) -> None:
         """The whole world goes on from ``cut``: what came after it never was. Epochs are never used again."""
@@ -420,25 +353,6 @@ class Watch:
         """``process`` goes on in ``life``; if it is the first under its name to come back, the syncer knows it."""
         self._resumed[process.name] = (process.core.session, life)
 
-    # ── fences ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def nothing_changes_in_syncer(self, syncer: SyncerProcess, frame: Frame) -> Iterator[None]:
-        before = _standing_of(syncer)
-        yield
-        _demand(_standing_of(syncer) == before, "old-lives-are-fenced", lambda: f"the syncer heeds {frame}")
-
-    @contextmanager
-    def nothing_changes_in_learner(self, process: LearnerProcess, frame: Frame) -> Iterator[None]:
-        core = process.core
-        before = (core.snapshot(), core.begun, core.finished, dict(core.rejections))
-        yield
-        after = (core.snapshot(), core.begun, core.finished, dict(core.rejections))
-        _demand(before == after, "old-lives-are-fenced", lambda: f"{process.name} heeds {frame}")
-
-    def ghost_answered(self, frame: Frame, actions: Sequence[LearnerAction]) -> None:
-        _demand(not actions, "old-lives-are-fenced", lambda: f"{frame} leads to {actions}")
-
 
 def _cursors_of(contents: Iterable[Content]) -> dict[int, int]:
     """One past the last batch of each slot in these weights."""
@@ -447,21 +361,3 @@ def _cursors_of(contents: Iterable[Content]) -> dict[int, int]:
         for slot, end in content.cursors:
             cursors[slot] = max(cursors.get(slot, 0), end)
     return cursors
-
-
-def _standing_of(syncer: SyncerProcess) -> object:
-    """All that a learner's word can change in the syncer, but for its having been heard."""
-    core = syncer.core
-    members = tuple((m.learner, m.incarnation, m.phase, m.clock, m.steps, dict(m.versions)) for m in core.members)
-    totals = core.ledger.totals
-    expected = [dict(opened.expected_at) for opened in core.open_rounds]
-    books = (core.ledger.consumed, totals.merged, totals.discarded, totals.lost, core.ledger.promised_total())
-    mark = core.open_mark
-    marked = (dict(mark.waiting), dict(mark.parts), dict(mark.left_out)) if mark is not None else None
-    return (core.phase, core.round, core.versions, members, books, expected, marked)
-
-
-def _demand(fine: bool, name: str, what: object) -> None:
-    if not fine:
-        assert callable(what)
-        raise BrokenWorldError(name, what())

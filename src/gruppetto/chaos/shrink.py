@@ -16,6 +16,26 @@ __all__ = ["MAX_TRIES", "Shrunk", "shrink"]
 MAX_TRIES = 600
 """Lives that may be spent on one plan."""
 
+PLAIN = {
+    "num_fragments": 1,
+    "sync_period": 1,
+    "rounds_in_flight": 1,
+    "overlap_steps": 0,
+    "min_quorum": 1,
+    "rounds": None,
+    "start_learners": None,
+    "num_slots": None,
+    "when_short": "wait",
+    "stale": "reject",
+    "apply": "overwrite",
+    "durability": "round",
+    "snapshot_window": 2,
+    "norm_gate": "clip",
+    "weight_cap": 8.0,
+    "checkpoint_timeout_s": 600.0,
+}
+"""The settings of a world that nobody has to think about."""
+
 T = TypeVar("T")
 
 
@@ -106,27 +126,21 @@ def _shorter(plan: Plan) -> Iterator[Plan]:
 
 
 def _simpler(plan: Plan) -> Iterator[Plan]:
-    plain = {
-        "num_fragments": 1,
-        "sync_period": 1,
-        "rounds_in_flight": 1,
-        "overlap_steps": 0,
-        "min_quorum": 1,
-        "rounds": None,
-        "start_learners": None,
-        "num_slots": None,
-        "when_short": "wait",
-        "stale": "reject",
-        "apply": "overwrite",
-        "durability": "round",
-        "snapshot_window": 2,
-        "norm_gate": "clip",
-        "weight_cap": 8.0,
-        "checkpoint_timeout_s": 600.0,
-    }
     if plan.offsets:
         yield replace(plan, offsets=())
-    for name, value in plain.items():
+    yield from _with_a_plain_setting(plan)
+    for i, fault in enumerate(plan.faults):
+        if fault.lasts_s:
+            yield replace(plan, faults=_put(plan.faults, i, replace(fault, lasts_s=0.0)))
+        if fault.how:
+            yield replace(plan, faults=_put(plan.faults, i, replace(fault, how="")))
+    yield from _with_a_plain_learner(plan)
+    if plan.costs != SyncerCosts():
+        yield replace(plan, costs=SyncerCosts())
+
+
+def _with_a_plain_setting(plan: Plan) -> Iterator[Plan]:
+    for name, value in PLAIN.items():
         if plan.offsets and name in ("num_fragments", "sync_period"):
             continue  # the offsets belong to them
         if getattr(plan.setting, name) != value:
@@ -134,11 +148,9 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
                 yield replace(plan, setting=replace(plan.setting, **{name: value}))  # type: ignore[arg-type]
             except SettingError:
                 continue
-    for i, fault in enumerate(plan.faults):
-        if fault.lasts_s:
-            yield replace(plan, faults=_put(plan.faults, i, replace(fault, lasts_s=0.0)))
-        if fault.how:
-            yield replace(plan, faults=_put(plan.faults, i, replace(fault, how="")))
+
+
+def _with_a_plain_learner(plan: Plan) -> Iterator[Plan]:
     for i, learner in enumerate(plan.learners):
         for simple in (
             replace(learner, pace=Pace(step_s=1.0)),
@@ -148,8 +160,6 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         ):
             if simple != learner:
                 yield replace(plan, learners=_put(plan.learners, i, simple))
-    if plan.costs != SyncerCosts():
-        yield replace(plan, costs=SyncerCosts())
 
 
 def _put(values: Sequence[T], at: int, value: T) -> tuple[T, ...]:

@@ -1,38 +1,28 @@
-"""The syncer's process: the shipping core and the shipping switchboard, two workers, and a disk that outlives it."""
+"""The syncer's process: the shipping core and the shipping switchboard, its hands, and a disk that outlives it."""
 
 from __future__ import annotations
 
 import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gruppetto.chaos.cut import Cut, Truth
-from gruppetto.chaos.disk import Commit
+from gruppetto.chaos.fences import nothing_changes_in_syncer
 from gruppetto.chaos.gatekeeper import VALUE_NORMS
+from gruppetto.chaos.hands import Hands
 from gruppetto.chaos.network import Wire
 from gruppetto.chaos.truth import Content, Work
 from gruppetto.protocol.actions import (
-    Checkpoint,
-    CheckpointClosed,
-    Fold,
-    Persist,
-    Publish,
     Send,
     SyncerAction,
-    TakeOuterStep,
 )
 from gruppetto.protocol.events import (
-    CheckpointRecorded,
-    Folded,
     LinkLost,
     LookedAround,
-    OuterStepped,
     Persisted,
     PersistFailed,
-    Published,
     Seeded,
     Settle,
     Stop,
@@ -41,9 +31,8 @@ from gruppetto.protocol.events import (
 )
 from gruppetto.protocol.messages import Answer, Hello, Welcome
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.state import SyncerState
 from gruppetto.protocol.syncer import SyncerCore
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.switchboard import Switchboard
 from gruppetto.runtime.wire import CloseCode, Frame, HelloFrame, ProgressFrame, WelcomeFrame
@@ -57,6 +46,7 @@ __all__ = ["SyncerProcess"]
 _log = logging.getLogger("gruppetto.chaos")
 
 LOOK_S = 20.0
+"""About how often its shell looks around."""
 LAST_COMMIT_S = 4.0
 """How long it tries to make its last commit."""
 
@@ -73,20 +63,14 @@ class SyncerProcess:
         self.legacy = world.disk.claim(alone=alone)
         self.epoch = self.legacy.epoch
         world.watch.claimed(self)
-        self._rng = random.Random(f"{world.plan.seed} syncer {self.epoch}")
         self._looks = random.Random(f"{world.plan.seed} looks {self.epoch}")
         commit = self.legacy.commit
-        self.published: dict[Fragment, Content] = {c.fragment: c for c in commit.contents} if commit else {}
-        self._pending: dict[Fragment, Content] = {}
-        self._merging: dict[Fragment, list[tuple[Work, int]]] = {}
+        self.hands = Hands(self, {c.fragment: c for c in commit.contents} if commit else {})
         self.wires: list[Wire] = []
         self._seeder: tuple[LearnerId, Incarnation] | None = None
-        self._at_the_door: tuple[Work, int] | None = None
-        self._recorded: tuple[SyncerState, tuple[Content, ...], Truth] | None = None
-        """Its part of the checkpoint that is being taken."""
+        """Whose initial weights were asked for."""
         self._settling = self._stopping = False
         self._settle_at: float | None = None
-        self._merger_free_at = self._disk_free_at = 0.0
         self._wakes_at: float | None = None
         self._make_core()
 
@@ -133,13 +117,18 @@ class SyncerProcess:
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def published(self) -> Mapping[Fragment, Content]:
+        """What learners can pull."""
+        return self.hands.published
+
     def greet(self, wire: Wire, hello: Hello) -> None:
-        if not self.alive or self._stopping or not self._has_authority():
+        if not self.alive or self._stopping or not self.has_authority():
             wire.end_of_syncer()
             return
         if self.core.phase is Phase.SEEDING and not self.core.members.connected():
             self._make_core()  # nobody has seeded and nobody is here: nothing binds the next learner
-        self.wires = [other for other in self.wires if other.closing is None and not other._broken]
+        self.wires = [other for other in self.wires if other.is_open]
         self.wires.append(wire)
         self.switchboard.plug_in(wire)
         self.feed(hello)
@@ -155,22 +144,21 @@ class SyncerProcess:
     def hear_ghost(self, frame: Frame) -> None:
         """A message of another life arrives. What is due now by the clock is done before."""
         self.feed(Tick())
-        with self.world.watch.nothing_changes_in_syncer(self, frame):
+        with nothing_changes_in_syncer(self, frame):
             self.feed(_event_of(frame))
 
     def contribute(self, answer: Answer, work: Work) -> None:
         """A contribution and its body are here."""
-        self._at_the_door = (work, answer.tokens)
+        self.hands.at_the_door = (work, answer.tokens)
         self.world.watch.at_the_gate(self, answer, work)
         self.feed(replace(answer, finite=work.finite, norms=work.norms))
-        self._at_the_door = None
+        self.hands.at_the_door = None
 
     def seed(self, learner: LearnerId, incarnation: Incarnation) -> None:
         """The initial weights are here; they count if they were asked for."""
         if self._seeder == (learner, incarnation):
             self._seeder = None
-            for p in range(self.world.setting.num_fragments):
-                self._pending[Fragment(p)] = self.world.seed_content(Fragment(p))
+            self.hands.take_seed()
             value_norms = (VALUE_NORMS,) * self.world.setting.num_fragments
             self.feed(Seeded(learner=learner, incarnation=incarnation, value_norms=value_norms))
 
@@ -195,17 +183,17 @@ class SyncerProcess:
     def _end(self) -> None:
         if self.alive:
             self.die(silent=False)
-            self.world.has_stopped(self)
+            self.world.fate.has_stopped(self)
 
     def step_down(self) -> None:
         """Another life has the authority: this one ends, for ever."""
         self.die(silent=False)
 
-    def _dies_at(self, point: str, last_deed: Callable[[], None] | None = None) -> bool:
+    def dies_at(self, point: str, last_deed: Callable[[], None] | None = None) -> bool:
         """Crashes are of the present life: one that somebody took over from has its own end coming."""
-        return self is self.world.syncer and self.world.dies_at(point, last_deed)
+        return self is self.world.syncer and self.world.fate.dies_at(point, last_deed)
 
-    def _has_authority(self) -> bool:
+    def has_authority(self) -> bool:
         if self.off_guard or self.world.disk.has_authority(self.epoch):
             return True
         self.step_down()
@@ -219,7 +207,7 @@ class SyncerProcess:
         self.world.record(now, "syncer", event, actions)
         self.world.watch.stepped(self, event, actions)
         for action in actions:
-            if self._dies_at(type(action).__name__) or not self.alive:
+            if self.dies_at(type(action).__name__) or not self.alive:
                 return
             self._perform(action)
         self._plan_wake()
@@ -232,136 +220,25 @@ class SyncerProcess:
     # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _perform(self, action: SyncerAction) -> None:
-        match action:
-            case Send(message=message):
-                if isinstance(message, Welcome) and message.seed:
-                    self._seeder = (action.to, message.incarnation)
-                self.switchboard.send(action.to, action.session, message)
-            case Fold():
-                self._fold(action)
-            case TakeOuterStep():
-                self._take_outer_step(action)
-            case Persist():
-                self._persist(action)
-            case Publish():
-                self._publish(action)
-            case Checkpoint():
-                self._record(action)
-            case CheckpointClosed(why=""):
-                self._keep(action)
-            case _:
-                pass  # for the record, or bytes that nobody keeps
+        if isinstance(action, Send):
+            message = action.message
+            if isinstance(message, Welcome) and message.seed:
+                self._seeder = (action.to, message.incarnation)
+            self.switchboard.send(action.to, action.session, message)
+        else:
+            self.hands.carry_out(action)
 
-    def _fold(self, action: Fold) -> None:
-        arrived = self._at_the_door
-        assert arrived is not None, "a contribution is decided on with its bytes at hand"
+    def persisted(self, round: Round) -> None:
+        """A commit is on the disk."""
+        self.feed(Persisted(round=round))
+        if self._settling:
+            self._put_away()
 
-        def fold() -> None:
-            self._merging.setdefault(action.fragment, []).append(arrived)
-            cosine = arrived[0].cosine
-            self.feed(Folded(round=action.round, fragment=action.fragment, learner=action.learner, cosine=cosine))
-
-        self.world.watch.folding(self, action, arrived[0])
-        self._merge(self.world.plan.costs.fold_s, fold)
-
-    def _take_outer_step(self, action: TakeOuterStep) -> None:
-        diverged = action.fragments[:1] if self.world.takes_divergence() else ()
-        parts = {p: self._merging.pop(p, []) for p in action.fragments}
-        for p in action.fragments:
-            if p not in diverged:
-                works, booked = tuple(work for work, _ in parts[p]), sum(tokens for _, tokens in parts[p])
-                self._pending[p] = self._after(self.published[p], Version(action.round), works, booked)
-        self.world.watch.outer_step(self, action, parts)
-        stepped = OuterStepped(round=action.round, not_finite=diverged)
-        self._merge(self.world.plan.costs.merge_s, lambda: self.feed(stepped))
-
-    def _after(self, base: Content, version: Version, parts: tuple[Work, ...] = (), booked: int = 0) -> Content:
-        self.world.watch.merging(base, parts)
-        return base.then(self.world.new_number(), version, parts, booked)
-
-    def _persist(self, action: Persist) -> None:
-        for p in action.fragments:
-            version = action.state.versions[p]
-            if p not in self._pending and self.published[p].version != version:
-                self._pending[p] = self._after(self.published[p], version)  # the same value under a new name
-        contents = {**self.published, **{p: self._pending[p] for p in action.fragments if p in self._pending}}
-        commit = Commit(epoch=self.epoch, state=action.state, contents=tuple(contents[p] for p in sorted(contents)))
-
-        def done() -> None:
-            if not self._has_authority():
-                return
-            if not self.world.disk.write(self.world.engine.now, commit):
-                self.feed(PersistFailed(round=action.round, why="the disk is full"))
-                if self._settling:
-                    self.world.engine.after(1.0, lambda: self.feed(Settle()))
-                return
-            self.world.watch.durable(self, commit)
-            if self._dies_at("Persist+"):
-                return
-            self.feed(Persisted(round=action.round))
-            if self._settling:
-                self._put_away()
-
-        self.off_guard = False  # it lasts for one commit, and what that allows to be published
-        if self._has_authority():
-            self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
-            self.world.commit_begun(self)
-
-    def _publish(self, action: Publish) -> None:
-        news = action.message
-        if not self._has_authority():
-            return
-        for p, _ in news.versions:
-            self.published[p] = self._pending.pop(p)
-            self.world.watch.published(self, self.published[p])
-        if self._dies_at("Publish+", lambda: self.switchboard.announce(action.to[::2], news)):
-            return
-        self.switchboard.announce(action.to, news)
-        done = Published(round=news.round)
-
-        def completed() -> None:
-            if not self._dies_at("Published"):
-                self.feed(done)
-
-        self.world.engine.after(self.world.plan.costs.publish_s, lambda: completed() if self.alive else None)
-
-    def _record(self, action: Checkpoint) -> None:
-        contents = tuple(self.published[p] for p in sorted(self.published))
-        self._recorded = action.state, contents, self.world.watch.truth(self)
-        self.world.watch.cut(self, action)
-
-        def done() -> None:
-            if not self._has_authority():
-                return
-            failing = self.world.engine.now < self.world.disk.failing_until
-            self.feed(CheckpointRecorded(mark=action.mark, why="the disk is full" if failing else ""))
-
-        self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
-
-    def _keep(self, action: CheckpointClosed) -> None:
-        """Write its manifest: from then on the checkpoint counts."""
-        assert self._recorded is not None
-        self.world.watch.closed(action)
-        (state, contents, truth), self._recorded = self._recorded, None
-        parts = {(name, life): self.world.parts[action.mark, name, life] for name, life, _ in action.parts}
-        cut = Cut(mark=action.mark, state=state, contents=contents, parts=parts, truth=truth)
-        self.world.watch.cut_closed(cut)
-
-        def done() -> None:
-            if self._has_authority() and self.world.engine.now >= self.world.disk.failing_until:
-                self.world.disk.newest_cut = cut
-
-        self._disk_free_at = self._queue(self._disk_free_at, self.world.plan.costs.persist_s, done)
-
-    def _merge(self, cost_s: float, do: Callable[[], None]) -> None:
-        self._merger_free_at = self._queue(self._merger_free_at, cost_s, do)
-
-    def _queue(self, free_at: float, cost_s: float, do: Callable[[], None]) -> float:
-        """A worker does one thing after another; returns when it is free again."""
-        cost_s *= self._rng.uniform(0.5, 1.5) * self.world.slowness
-        free_at = max(free_at, self.world.engine.now) + cost_s
-        self.world.engine.at(free_at, lambda: do() if self.alive else None)
-        return free_at
+    def persist_failed(self, round: Round) -> None:
+        """The disk has refused it."""
+        self.feed(PersistFailed(round=round, why="the disk is full"))
+        if self._settling:
+            self.world.engine.after(1.0, lambda: self.feed(Settle()))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -115,7 +115,8 @@ class Transfers:
         self._uploading -= 1
         self.backlog.uploaded()
         if tokens:
-            self._world.watch.told_of(self._process.holdings.number_of(answer, tokens))
+            number = self._process.holdings.number_of(answer, tokens)
+            self._world.watch.owing.told_of(number, self._world.engine.now)
             self._feed(Taken(epoch=answer.epoch, round=answer.round, fragment=answer.fragment, tokens=tokens))
         self.pump()
 

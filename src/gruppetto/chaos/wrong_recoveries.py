@@ -1,7 +1,5 @@
-"""What can be done wrong when a life of the syncer ends and another one begins; each is caught.
-
-Like :mod:`gruppetto.chaos.wrong_syncers`, one thing done differently, as the docstrings say.
-"""
+"""What can be done wrong where a life of the syncer ends and another one begins from what is left, as the docstrings
+say; :mod:`gruppetto.chaos.canaries` says who must notice."""
 
 from __future__ import annotations
 

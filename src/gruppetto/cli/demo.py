@@ -24,8 +24,6 @@ Four learners and a syncer train one small language model on this machine, on th
 dora is about half as fast as the others. Nobody waits for her, and her work counts all the same.
 {strike}All share the cores of this machine: what four learners buy here is a lower loss in as many rounds, not time.
 """
-
-
 STRIKE = """\
 In mid-run {learner} is killed (kill -9), and started again. Watch the others.
 """

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -16,6 +16,10 @@ from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, positi
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.errors import AddressError, Refused, Stopped, UserError
 from gruppetto.protocol.messages import RefusalReason
+
+if TYPE_CHECKING:
+    from gruppetto.config import RunConfig
+    from gruppetto.runtime.security.places import Papers
 
 __all__ = ["main"]
 
@@ -66,38 +70,19 @@ def main(arguments: Sequence[str]) -> int:
     log_to_stderr()
     if flags.follow_parent:
         end_with_parent()
-    from gruppetto.config import LearnerEntry, load_run
-    from gruppetto.launch.papers import learner_papers
-
-    part = None
-    if flags.from_ is not None:
-        from gruppetto.launch.resuming import part_of
-
-        part = part_of(Path(flags.from_), flags.name)
-    overrides = overrides_of(
-        flags.set,
-        {
-            "syncer.token_file": flags.token_file,
-            "syncer.certs": flags.certs,
-            "syncer.allow_plaintext": "true" if flags.allow_plaintext else None,
-        },
-    )
-    config = load_run(file, overrides=overrides)
+    part = _part(flags)
+    config = _config(flags, file)
     syncer = flags.syncer or ",".join(config.syncer.urls)
     if not syncer:
         raise UserError("--syncer is missing", where="gruppetto learner", fix="give it, or set syncer.urls in the file")
-    entry = next((e for e in config.learners if e.name == flags.name), None) or LearnerEntry(name=flags.name)
 
     # Seconds of imports; the syncer starts meanwhile.
+    from gruppetto.config import LearnerEntry
     from gruppetto.launch.reference import ride
     from gruppetto.runtime.clock import MonotonicClock
-    from gruppetto.runtime.mailbox.address import SCHEME
-    from gruppetto.runtime.security.places import Papers
 
-    if syncer.startswith(SCHEME):
-        papers = Papers()  # the store's own credentials say who may write there
-    else:
-        papers = learner_papers(config.syncer.certs, config.syncer.token_file, flags.name)
+    entry = next((e for e in config.learners if e.name == flags.name), None) or LearnerEntry(name=flags.name)
+    papers = _papers(config, syncer, flags.name)
     try:
         arrived = ride(
             config,
@@ -118,6 +103,39 @@ def main(arguments: Sequence[str]) -> int:
     if not arrived:
         raise Stopped(signal.SIGTERM, more=f"; {flags.name} has left the run")
     return 0
+
+
+def _part(flags: Flags) -> Path | None:
+    """The part of a checkpoint from which it goes on, if it is to."""
+    if flags.from_ is None:
+        return None
+    from gruppetto.launch.resuming import part_of
+
+    return part_of(Path(flags.from_), flags.name)
+
+
+def _config(flags: Flags, file: Path) -> RunConfig:
+    from gruppetto.config import load_run
+
+    overrides = overrides_of(
+        flags.set,
+        {
+            "syncer.token_file": flags.token_file,
+            "syncer.certs": flags.certs,
+            "syncer.allow_plaintext": "true" if flags.allow_plaintext else None,
+        },
+    )
+    return load_run(file, overrides=overrides)
+
+
+def _papers(config: RunConfig, syncer: str, name: str) -> Papers:
+    from gruppetto.launch.papers import learner_papers
+    from gruppetto.runtime.mailbox.address import SCHEME
+    from gruppetto.runtime.security.places import Papers
+
+    if syncer.startswith(SCHEME):
+        return Papers()  # the store's own credentials say who may write there
+    return learner_papers(config.syncer.certs, config.syncer.token_file, name)
 
 
 def _parts_of(file: Path, name: str) -> Path:

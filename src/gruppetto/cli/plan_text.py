@@ -15,8 +15,6 @@ from gruppetto.sim.planner import Change, Plan
 __all__ = ["as_json", "text_of"]
 
 FIELDS = {"gbit_s": "links", "mtbi_s": "MTBI of a chip", "step_s": "steps"}
-
-
 ONE_JOB = ("num_learners", "checkpoint_every_rounds")
 """What means something where there is one learner: it waits for nobody, and there is no syncer."""
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
+from gruppetto.report.rundir import TRACE
 from gruppetto.trace.replay import replay
 
 __all__ = ["main"]
@@ -28,7 +29,7 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "replay")
     path = Path(exactly_one(flags.tape, "TAPE", "replay"))
-    result = replay(path / "trace.jsonl" if path.is_dir() else path)
+    result = replay(path / TRACE if path.is_dir() else path)
     difference = result.first_difference
     if flags.json:
         print_json(

@@ -24,6 +24,7 @@ from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
 from gruppetto.protocol.admission import ADVICE
 from gruppetto.report.alarms import alarm_lines
+from gruppetto.report.rundir import PROCESSES, TRACE
 from gruppetto.report.story import as_duration
 from gruppetto.runtime.authority import is_lived_in
 from gruppetto.runtime.health import UNKNOWN_LEARNER
@@ -111,7 +112,7 @@ def status_of_directory(
 
     Raises :class:`DataError` for a directory without a run.
     """
-    processes = _read(directory / "processes.json", _Processes)
+    processes = _read(directory / PROCESSES, _Processes)
     learners: dict[str, Any] = processes.get("learners", {})
     endpoint = find_endpoint(directory)
     try:
@@ -127,7 +128,7 @@ def status_of_directory(
             raise DataError(
                 "holds no run", where=str(directory), fix="name a run directory or the address of a syncer"
             ) from None
-        seen = _with_last_seen(report, directory / "trace.jsonl")
+        seen = _with_last_seen(report, directory / TRACE)
         whole = bool(report) and report.get("rounds", 0) >= seen.get("rounds", 0)  # else written while the run went on
         return status_of_report(directory, seen, processes, ended=whole, held=held)
     if "standby" in processes:

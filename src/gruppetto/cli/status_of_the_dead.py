@@ -13,7 +13,7 @@ from gruppetto.config.load import load_run
 from gruppetto.errors import GruppettoError, StateError
 from gruppetto.protocol import ProtocolSetting, SyncerCore
 from gruppetto.protocol.units import Epoch
-from gruppetto.report.rundir import DEATHS
+from gruppetto.report.rundir import DEATHS, RUN
 from gruppetto.runtime.authority import EPOCHS, is_lived_in
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.health import UNKNOWN_LEARNER, Observer, status_before_the_first_learner, status_of
@@ -143,6 +143,6 @@ def _recovery(told: Mapping[str, Any]) -> dict[str, Any]:
 def _setting_in(directory: Path) -> ProtocolSetting:
     """That of the run, where its settings lie; the defaults where they do not, or cannot be read."""
     with suppress(GruppettoError, OSError):
-        if (directory / "run.toml").is_file():
-            return load_run(directory / "run.toml", endless=True).protocol
+        if (directory / RUN).is_file():
+            return load_run(directory / RUN, endless=True).protocol
     return ProtocolSetting()

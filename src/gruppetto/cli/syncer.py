@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -83,8 +84,23 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "syncer")
     log_to_stderr()
-    file = at_most_one(flags.run, "RUN.toml", "syncer")
     shard = ONE if flags.shard is None else Shard.parse(flags.shard)
+    config = _config(flags, shard)
+    setting = _setting(config, shard, flags)
+    if flags.from_ is not None and not goes_on_from(Path(flags.from_), setting.state):
+        manifest = install(Path(flags.from_), setting.state)
+        print(f"going on from checkpoint {manifest.mark}, round {manifest.round}", file=sys.stderr, flush=True)
+    if flags.follow_parent:
+        end_with_parent()
+    number = (_stand_by if flags.standby else _serve)(config, setting, Path(flags.trace) if flags.trace else None)
+    if number is not None:
+        raise Stopped(number)
+    return 0
+
+
+def _config(flags: Flags, shard: Shard) -> RunConfig:
+    """The run of a file, of the settings that an earlier start has kept, or of the defaults; and what the flags say."""
+    file = at_most_one(flags.run, "RUN.toml", "syncer")
     kept = Path(flags.state or f"{SyncerPlace().state}{suffix_of(shard)}") / KEPT
     content: Mapping[str, object] | None = None
     if file is None and (kept.exists() or kept.is_symlink()):
@@ -105,41 +121,37 @@ def main(arguments: Sequence[str]) -> int:
         },
     )
     config = load_run(Path(file) if file else None, overrides=overrides, endless=True, content=content)
-    config = _sharded(config, shard, placed=flags.state is not None or content is not None)
-    setting = _setting(config, shard, flags)
-    if flags.from_ is not None and not goes_on_from(Path(flags.from_), setting.state):
-        manifest = install(Path(flags.from_), setting.state)
-        print(f"going on from checkpoint {manifest.mark}, round {manifest.round}", file=sys.stderr, flush=True)
-    if flags.follow_parent:
-        end_with_parent()
-    header, clock = {"started_at": wall_time_s()}, MonotonicClock()
-    if flags.standby:
-        with ExitStack() as opened:
+    return _sharded(config, shard, placed=flags.state is not None or content is not None)
 
-            def open_trace(takeover: Takeover) -> TraceWriter:
-                whole = {**header, "took_over_at": header["started_at"] + clock.now()}
-                path = Path(flags.trace) if flags.trace else None
-                return opened.enter_context(TraceWriter(path, whole, over=takeover.over))
 
-            number = run_syncer(
-                config.protocol,
-                setting,
-                on_ready=lambda endpoint: _ready(endpoint, config),
-                standby=open_trace,
-                annex=annex,
-            )
-    else:
-        with TraceWriter(Path(flags.trace) if flags.trace else None, header) as trace:
-            number = run_syncer(
-                config.protocol,
-                setting,
-                trace=trace,
-                on_ready=lambda endpoint: _ready(endpoint, config),
-                annex=annex,
-            )
-    if number is not None:
-        raise Stopped(number)
-    return 0
+def _serve(config: RunConfig, setting: SyncerSetting, trace: Path | None) -> signal.Signals | None:
+    """Until the run or the process is to end; the number of the signal, if it was one."""
+    with TraceWriter(trace, {"started_at": wall_time_s()}) as writer:
+        return run_syncer(
+            config.protocol,
+            setting,
+            trace=writer,
+            on_ready=lambda endpoint: _ready(endpoint, config),
+            annex=annex,
+        )
+
+
+def _stand_by(config: RunConfig, setting: SyncerSetting, trace: Path | None) -> signal.Signals | None:
+    """The same, once the syncer in charge is gone; its trace is gone on with from then."""
+    started_at, clock = wall_time_s(), MonotonicClock()
+    with ExitStack() as opened:
+
+        def open_trace(takeover: Takeover) -> TraceWriter:
+            header = {"started_at": started_at, "took_over_at": started_at + clock.now()}
+            return opened.enter_context(TraceWriter(trace, header, over=takeover.over))
+
+        return run_syncer(
+            config.protocol,
+            setting,
+            on_ready=lambda endpoint: _ready(endpoint, config),
+            standby=open_trace,
+            annex=annex,
+        )
 
 
 def _sharded(config: RunConfig, shard: Shard, *, placed: bool) -> RunConfig:

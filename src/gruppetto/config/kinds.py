@@ -13,7 +13,18 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gruppetto.errors import SettingError
 
-__all__ = ["Typed", "as_kind", "check_keys", "hints_of", "made", "parse_value", "plain", "shown"]
+__all__ = [
+    "Typed",
+    "as_kind",
+    "check_keys",
+    "hints_of",
+    "made",
+    "parse_value",
+    "plain",
+    "read_list",
+    "read_table",
+    "shown",
+]
 
 LARGEST = 2**63 - 1
 """Of a whole number: files, wires and tensors hold no larger one."""
@@ -138,6 +149,25 @@ def plain(kind: type, values: Mapping[str, object], *, table: str) -> dict[str, 
     """The values of a table as the fields of ``kind`` hold them."""
     hints = hints_of(kind)
     return {name: as_kind(value, hints[name], where=f"{table}.{name}") for name, value in values.items()}
+
+
+def read_table(kind: type, content: Mapping[str, object], name: str) -> Any:
+    """``[name]`` of a file as a ``kind``; its defaults where there is none. Raises :class:`SettingError`."""
+    table = content.get(name, {})
+    if not isinstance(table, dict):
+        raise SettingError(f"is {shown(table)}", where=name, fix=f"write a table [{name}]")
+    check_keys(table, hints_of(kind), where=name)
+    return made(kind, table, table=name)
+
+
+def read_list(kind: type, content: Mapping[str, object], name: str) -> list[Any]:
+    """Each ``[[name]]`` of a file as a ``kind``. Raises :class:`SettingError`."""
+    entries = content.get(name, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise SettingError(f"is {shown(entries)}", where=name, fix=f"write [[{name}]] once for each")
+    for entry in entries:
+        check_keys(entry, hints_of(kind), where=name)
+    return [made(kind, entry, table=name) for entry in entries]
 
 
 def made(kind: type, values: Mapping[str, object], *, table: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from gruppetto.config.kinds import check_keys, hints_of, made, shown
+from gruppetto.config.kinds import read_list, read_table
 from gruppetto.config.run import RunConfig
 from gruppetto.errors import SettingError
 from gruppetto.sim.compute import Pace
@@ -76,22 +76,13 @@ class VirtualTable:
 
 def read_virtual(content: Mapping[str, object]) -> VirtualTable:
     """``[virtual]`` of a file. Raises :class:`SettingError`."""
-    table = content.get("virtual", {})
-    if not isinstance(table, dict):
-        raise SettingError(f"is {shown(table)}", where="virtual", fix="write a table [virtual]")
-    check_keys(table, hints_of(VirtualTable), where="virtual")
-    virtual: VirtualTable = made(VirtualTable, table, table="virtual")
+    virtual: VirtualTable = read_table(VirtualTable, content, "virtual")
     return virtual
 
 
 def read_guests(content: Mapping[str, object]) -> tuple[Guest, ...]:
     """Each ``[[guest]]`` of a file. Raises :class:`SettingError`."""
-    entries = content.get("guest", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise SettingError(f"is {shown(entries)}", where="guest", fix="write [[guest]] once for each")
-    for entry in entries:
-        check_keys(entry, hints_of(Guest), where="guest")
-    return tuple(made(Guest, entry, table="guest") for entry in entries)
+    return tuple(read_list(Guest, content, "guest"))
 
 
 def setting_of(

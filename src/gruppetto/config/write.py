@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gruppetto.config.run import RunConfig
 
-__all__ = ["END", "to_toml", "write_run"]
+__all__ = ["END", "section", "to_toml", "write_run"]
 
 END = "# end of run.toml"
 """The last line of a resolved run that was written whole."""
@@ -38,9 +38,9 @@ def to_toml(config: RunConfig) -> str:
         "train": train,
         **{name: _table(part) for name, part in nested.items()},
     }
-    parts = [_section(f"[{name}]", values) for name, values in tables.items()]
-    parts += [_section("[[learner]]", _table(entry)) for entry in config.learners]
-    parts += [_section("[[group]]", _table(group)) for group in config.groups]
+    parts = [section(f"[{name}]", values) for name, values in tables.items()]
+    parts += [section("[[learner]]", _table(entry)) for entry in config.learners]
+    parts += [section("[[group]]", _table(group)) for group in config.groups]
     return "\n".join(parts)
 
 
@@ -60,7 +60,8 @@ def _spelled(value: object, default: object) -> object:
     return "none" if value is None and default not in (None, MISSING) else value
 
 
-def _section(head: str, values: Mapping[str, object]) -> str:
+def section(head: str, values: Mapping[str, object]) -> str:
+    """A table of a TOML file under its ``head``, brackets included; what is None is left out."""
     lines = [f"{name} = {_value(value)}\n" for name, value in values.items() if value is not None]
     return "".join([f"{head}\n", *lines])
 

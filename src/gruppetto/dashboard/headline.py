@@ -16,8 +16,6 @@ QUIET_STEPS, QUIET_S = 4.0, 3.0
 """A learner is waiting when no step of it has come for so many of its steps, and at least for so long."""
 STALL_ROUNDS, STALL_S = 10.0, 5.0
 """A run stands still when no round has come for so many of its mean rounds, and at least for so long."""
-
-
 IN_A_ROW = 3
 """So many contributions refused without a merged one between them are no accident."""
 
@@ -100,7 +98,8 @@ def headline_of(picture: Picture, now: float, *, live: bool) -> Headline:
 
 
 def _ready(here: int, awaited: int) -> str:
-    """
+    """How many of those who are awaited have come.
+
     >>> _ready(1, 4), _ready(3, 1)
     ('1 of 4 learners are ready.', '3 learners are ready; the first round is on its way.')
     """

@@ -16,6 +16,7 @@ from gruppetto.dashboard.desk import Desk
 from gruppetto.dashboard.door import Door
 from gruppetto.dashboard.pages import HEADERS, METRICS, ROOT, Pages
 from gruppetto.errors import AddressError, DataError
+from gruppetto.report.rundir import TRACE
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.listening import cannot_listen
@@ -30,7 +31,7 @@ PASSED_ON = ("Content-Type", "Content-Disposition", "Retry-After")
 
 def trace_of(target: Path) -> Path:
     """The trace of a run directory, or the file itself. Raises :class:`DataError`."""
-    path = target / "trace.jsonl" if target.is_dir() else target
+    path = target / TRACE if target.is_dir() else target
     if not path.is_file():
         raise DataError("holds no trace.jsonl", where=str(target), fix="name a run directory or a trace")
     if path.stat().st_size and not is_trace(path):

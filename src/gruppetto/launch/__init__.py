@@ -7,6 +7,7 @@ learners, :mod:`~gruppetto.launch.revival` and :mod:`~gruppetto.launch.restart` 
 :mod:`~gruppetto.launch.failing` what is said when it came to nothing.
 
 :mod:`~gruppetto.launch.reference` is what one of those learners does, :mod:`~gruppetto.launch.judge` how the global
-model is evaluated meanwhile, :mod:`~gruppetto.launch.children` how processes are started and stopped, and
-:mod:`~gruppetto.launch.ask` how a running syncer is asked.
+model is evaluated meanwhile, :mod:`~gruppetto.launch.children` how processes are started and stopped,
+:mod:`~gruppetto.launch.ask` how a running syncer is asked, and :mod:`~gruppetto.launch.unanswered` what is said when it
+does not answer.
 """

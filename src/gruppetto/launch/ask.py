@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
+from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
-from gruppetto.runtime.clock import MonotonicClock, wall_time_s
-from gruppetto.runtime.security.fresh import FreshContext, refusal_in
+from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = [
     "AlarmSeen",
@@ -210,33 +210,21 @@ def _get_from(
         with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=tls) as reply:
             return _read(reply, limit), reply.headers
     except urllib.error.HTTPError as error:
-        with error:
-            said = error.read(200).decode("utf-8", "replace").strip().splitlines()
-        if error.code == 404:
-            raise _NotThereError(said[0] if said else "not found", where=url, fix="check the address") from error
-        if error.code == 401:
-            raise AddressError("wants a token", where=url, fix="give --token-file, or --certs") from error
-        if said and said[0].startswith(STANDBY_WORDS):
-            raise AddressError(said[0].removeprefix("this "), where=url, fix="ask that one") from error
-        if error.code == 403:
-            fix = "ask with the papers of an operator"
-            raise AddressError(said[0] if said else "refuses", where=url, fix=fix) from error
-        raise AddressError(f"answered {error.code} {said[0] if said else ''}", where=url, fix="check it") from error
-    except ssl.SSLError as error:
-        raise AddressError(f"TLS failed ({error.reason})", where=url, fix="check http or https") from error
+        raise _refusal(url, error) from error
     except (OSError, http.client.HTTPException) as error:
-        inner = getattr(error, "reason", None)
-        if isinstance(inner, ssl.SSLCertVerificationError):
-            what, fix = (
-                f"its certificate cannot be trusted ({inner.verify_message})",
-                "give --certs, with its authority",
-            )
-            raise AddressError(what, where=url, fix=fix) from error
-        if isinstance(inner, ssl.SSLError) and "WRONG_VERSION" in (inner.reason or ""):
-            raise AddressError("speaks no TLS", where=url, fix="say http:// instead of https://") from error
-        if why := refusal_in(error):
-            raise AddressError(f"does not take this certificate ({why})", where=url, fix="renew it") from error
-        if isinstance(tls, FreshContext) and (why := tls.expired(wall_time_s())):
-            raise AddressError(why, where=url, fix="renew it: gruppetto certs renew") from error
-        reason = getattr(error, "reason", error)
-        raise ConnectionLost(f"{url}: nobody answers ({reason}); is the syncer running there?") from error
+        raise unanswered(url, error, tls) from error
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> AddressError:
+    """Somebody has answered, and gives nothing."""
+    with error:
+        said = (error.read(200).decode("utf-8", "replace").strip().splitlines() or [""])[0]
+    if error.code == 404:
+        return _NotThereError(said or "not found", where=url, fix="check the address")
+    if error.code == 401:
+        return AddressError("wants a token", where=url, fix="give --token-file, or --certs")
+    if said.startswith(STANDBY_WORDS):
+        return AddressError(said.removeprefix("this "), where=url, fix="ask that one")
+    if error.code == 403:
+        return AddressError(said or "refuses", where=url, fix="ask with the papers of an operator")
+    return AddressError(f"answered {error.code} {said}", where=url, fix="check it")

@@ -12,7 +12,8 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from gruppetto.errors import AddressError, ConnectionLost, RunFailed, StateError
+from gruppetto.errors import AddressError, RunFailed, StateError
+from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
 
 __all__ = ["take_checkpoint"]
@@ -81,8 +82,7 @@ def _ask(
             ) from error
         raise AddressError(f"answered {error.code} {said[:200]}", where=url, fix="check the address") from error
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise ConnectionLost(f"{url}: nobody answers ({reason}); is the syncer running there?") from error
+        raise unanswered(url, error, tls) from error
     except ValueError as error:
         raise AddressError("does not answer like a syncer", where=url, fix="give the address of one") from error
     if not isinstance(report, dict) or not {"mark", "stage"} <= report.keys():

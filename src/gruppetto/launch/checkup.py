@@ -24,6 +24,7 @@ from gruppetto.launch.ask import fetch_status
 from gruppetto.launch.finding import Finding
 from gruppetto.launch.measuring import Line, measure_disk, usable_cores
 from gruppetto.launch.papers_checkup import look_at_papers
+from gruppetto.launch.ports import family_of
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import Clock, wall_time_s
 from gruppetto.runtime.setting import host_and_port
@@ -173,7 +174,7 @@ def _disk(directory: Path, clock: Clock) -> Iterator[Finding]:
 def _port(listen: str) -> Finding:
     try:
         host, port = host_and_port(listen)
-        with socket.create_server((host, port), family=_family(host)):
+        with socket.create_server((host, port), family=family_of(host)):
             return Finding(subject="port", level="ok", text=f"{listen} can be listened on")
     except AddressError as error:
         return Finding(subject="port", level="wrong", text=f"--listen {error.where}: {error.what}", fix=error.fix)
@@ -255,10 +256,6 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _available_bytes(read: Callable[[Path], str] = Path.read_text) -> int | None:

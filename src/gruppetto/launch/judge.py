@@ -22,6 +22,7 @@ from gruppetto.errors import ConnectionLost, GruppettoError, RunFailed
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_status_of_all, fetch_whole_model
 from gruppetto.launch.papers import looker_papers
+from gruppetto.report.rundir import EVALUATION, RUN
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data, open_data
@@ -41,14 +42,14 @@ SAMPLE_TOKENS = 400
 
 def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
     """Judge the run in ``directory`` until it is finished. Raises :class:`RunFailed` if its syncer goes away."""
-    config = load_run(directory / "run.toml")
+    config = load_run(directory / RUN)
     setting, papers = config.train, looker_papers(config.syncer.certs, config.syncer.token_file)
     torch.set_num_threads(setting.threads)
     data = open_data(setting, cache)
     # A learner builds the very same weights from the seed, and the run begins with them: this is round 0.
     model = build(setting.model, data.tokenizer.vocab_size)
     pause = threading.Event()
-    with TraceWriter(directory / "evaluation.jsonl", {"notes": "evaluation"}) as notes:
+    with TraceWriter(directory / EVALUATION, {"notes": "evaluation"}) as notes:
 
         def note(round: int) -> None:
             found = _held_out(model, data, setting)

@@ -12,6 +12,7 @@ from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.launch.sight import Sight
 from gruppetto.launch.strike import Strike
+from gruppetto.report.rundir import RUN
 
 __all__ = ["Learners"]
 
@@ -43,7 +44,7 @@ class Learners:
     def begin(self, name: str) -> None:
         """A process for this learner, its first or another one."""
         syncer = self._routes.syncer_for(name, self._syncer)
-        verb = ["learner", str(self._directory / "run.toml"), "--syncer", syncer]
+        verb = ["learner", str(self._directory / RUN), "--syncer", syncer]
         verb += ["--name", name, "--cache", str(self._cache)]
         for setting in self._config.group_of(name).set:
             verb += ["--set", setting]

@@ -36,6 +36,7 @@ from gruppetto.launch.syncers import SYNCER
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.numerics.kernels import warm
+from gruppetto.report.rundir import RUN
 from gruppetto.runtime.clock import Clock
 from gruppetto.train.data import open_data
 
@@ -85,6 +86,9 @@ def run_local(
 
 
 class _LocalRun:
+    """See :func:`run_local`: ``prepare``, ``start``, ``ride`` and ``finish`` follow each other, and ``end`` comes last
+    whatever happens."""
+
     def __init__(
         self,
         config: RunConfig,
@@ -131,7 +135,7 @@ class _LocalRun:
             learner_papers(self.config.syncer.certs, self.config.syncer.token_file, entry.name)
         self._look("preparing the data")
         open_data(self.config.train, self.cache)
-        write_run(self.config, self.directory / "run.toml")
+        write_run(self.config, self.directory / RUN)
         self._look("preparing the kernels")
         warm({*CASTS, self.config.codec.uplink, *DOWNLINKS[self.config.codec.downlink].codecs})
 

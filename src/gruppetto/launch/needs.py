@@ -5,7 +5,10 @@ from __future__ import annotations
 from gruppetto.config import RunConfig
 from gruppetto.launch.syncers import STANDBY, SYNCER
 
-__all__ = ["bundles_for"]
+__all__ = ["COUNTED", "bundles_for"]
+
+COUNTED = frozenset({"CPU", "GPU", "memory"})
+"""What engines count by themselves; every other need is a label."""
 
 GIB = 2**30
 

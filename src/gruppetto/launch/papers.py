@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gruppetto.launch.ask import read_token
+from gruppetto.report.rundir import RUN
 from gruppetto.runtime.security.fresh import client_context
 from gruppetto.runtime.security.identity import Identity, Role
 from gruppetto.runtime.security.places import CA, Papers, any_papers, papers_of
@@ -36,6 +37,6 @@ def looker_papers_in(directory: Path, certs: str | None, token_file: str | None)
     """The same for a run directory of this machine, whose settings say where its papers lie."""
     if certs is None and token_file is None:
         with suppress(OSError, ValueError):
-            place = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8")).get("syncer", {})
+            place = tomllib.loads((directory / RUN).read_text(encoding="utf-8")).get("syncer", {})
             certs, token_file = place.get("certs"), place.get("token_file")
     return looker_papers(certs, token_file)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gruppetto.errors import DataError, StateError
+from gruppetto.report.rundir import PLAN, PROCESSES, RUN, TRACE, TRAIN_LOG
 from gruppetto.trace.log import Record, is_trace, read_trace
 
 __all__ = ["SEEDS", "clear", "has_begun", "held_directory", "holds_run", "is_held", "run_directory"]
@@ -83,21 +84,20 @@ def holds_run(directory: Path) -> bool:
     def has(*names: str) -> bool:
         return all((directory / name).is_file() for name in names)
 
-    traced = (
-        has("trace.jsonl") and (directory / "trace.jsonl").stat().st_size > 0 and is_trace(directory / "trace.jsonl")
-    )
-    return traced or has(SEEDS) or has("run.toml", "processes.json") or has("plan.json", "train.jsonl")
+    trace = directory / TRACE
+    traced = has(TRACE) and trace.stat().st_size > 0 and is_trace(trace)
+    return traced or has(SEEDS) or has(RUN, PROCESSES) or has(PLAN, TRAIN_LOG)
 
 
 def has_begun(directory: Path) -> bool:
     """Whether the run in ``directory`` came to anything: a round was closed, or a rival trained."""
-    log = directory / "train.jsonl"
+    log, trace = directory / TRAIN_LOG, directory / TRACE
     if log.is_file() and log.stat().st_size > 0:
         return True
-    if not is_trace(directory / "trace.jsonl"):
+    if not is_trace(trace):
         return False
     try:
-        return any(isinstance(r, Record) and r.name == "RoundClosed" for r in read_trace(directory / "trace.jsonl"))
+        return any(isinstance(line, Record) and line.name == "RoundClosed" for line in read_trace(trace))
     except DataError:
         return True  # it cannot be read, so nobody knows
 

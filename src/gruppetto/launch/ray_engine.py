@@ -26,9 +26,10 @@ from gruppetto.config.write import END, to_toml
 from gruppetto.errors import UserError
 from gruppetto.launch.children import Child
 from gruppetto.launch.engine import HERE
-from gruppetto.launch.needs import bundles_for
+from gruppetto.launch.needs import COUNTED, bundles_for
 from gruppetto.launch.ray_process import Errand, RayProcess
 from gruppetto.launch.syncers import STANDBY, SYNCER
+from gruppetto.report.rundir import RUN
 from gruppetto.runtime.clock import Clock
 
 __all__ = ["RayEngine"]
@@ -80,7 +81,7 @@ class RayEngine:
             log=log,
             bundles=bundles_for(self._config, name),
             ranks_per_node=self._config.group_of(name).on_a_node,
-            file=str(self._directory / "run.toml"),
+            file=str(self._directory / RUN),
             content=self._content,
             digest=hashlib.sha256(self._content).hexdigest(),
             state=str(self._directory / self._config.syncer.state),
@@ -171,7 +172,7 @@ def _room_for(config: RunConfig) -> dict[str, Any]:
     for name in names:
         for bundle in bundles_for(config, name):
             wanted.update(bundle)
-    labels = {label: float(amount) for label, amount in wanted.items() if label not in ("CPU", "GPU", "memory")}
+    labels = {label: float(amount) for label, amount in wanted.items() if label not in COUNTED}
     cpus = max(os.cpu_count() or 1, float(wanted["CPU"]))
     return {"address": "local", "num_cpus": int(-(-cpus // 1)), "resources": labels}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from gruppetto.errors import UserError
 from gruppetto.launch.children import OwnGroup, stop_process, threads_of
 from gruppetto.launch.engine import HERE
+from gruppetto.launch.ports import free_port
 
 __all__ = ["Host"]
 
@@ -37,9 +38,7 @@ class Host:
 
     def free_port(self) -> int:
         """One at which the ranks of a learner may find each other."""
-        with socket.create_server((self._address, 0), family=_family(self._address)) as probe:
-            port: int = probe.getsockname()[1]
-            return port
+        return free_port(self._address)
 
     def sees(self, file: str, digest: str) -> bool:
         """Whether ``file`` is here, with this content: then the run directory is on storage that this node shares."""
@@ -104,7 +103,3 @@ class Host:
             return str(copy)
         shown = f"[{self._address}]" if ":" in self._address else self._address
         return other.replace(HERE, shown)
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from gruppetto.errors import UserError
 from gruppetto.launch.children import NODE_LOST, STOPPED
+from gruppetto.launch.needs import COUNTED
 from gruppetto.launch.ray_host import Host
 from gruppetto.launch.remote import KILLED, as_told, waited_for
 from gruppetto.runtime.clock import Clock
@@ -53,7 +54,7 @@ class Errand:
 
 @dataclass(slots=True, eq=False)
 class RayProcess:
-    """See :class:`gruppetto.launch.children.Process`. ``address_of_syncer``: see :meth:`tell_syncer`."""
+    """See :class:`gruppetto.launch.children.Process`. The engine tells it where the syncer is (:attr:`syncer`)."""
 
     errand: Errand
     clock: Clock
@@ -168,7 +169,7 @@ class RayProcess:
                 return 0
 
     def _host(self, number: int, bundle: Mapping[str, float]) -> Any:
-        others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+        others = {name: amount for name, amount in bundle.items() if name not in COUNTED}
         return (
             ray.remote(_Actor)
             .options(

@@ -94,33 +94,56 @@ def ride(
             )
         batches = Batches.of(data, setting, slot=learner.slot, cursor=learner.cursor)
         rounds = learner.rounds or config.rounds
-        next_report, next_save, said_at = 0, learner.round + every_rounds, clock.now()
-        step_began = clock.now()
+        words, pace = _Words(learner, setting.log_every_rounds, rounds, clock), _Pace(entry, clock)
+        next_save = learner.round + every_rounds
         for batch in learner.until_finished(place.part_of(batches)):
             if learner.refusal is not None:
                 raise learner.refusal
             began = clock.now()
             loss = backward(model, batch)
-            if entry.slowdown > 1:
-                # Inside the step, where a slower machine would spend it.
-                time.sleep((entry.slowdown - 1) * (clock.now() - began))
-            if entry.min_step_s:
-                time.sleep(max(0.0, step_began + entry.min_step_s - clock.now()))
+            pace.hold_up(began)
             learner.cursor = batches.cursor
-            if learner.round >= next_report:
-                learner.report(loss=loss)
-                next_report = learner.round + setting.log_every_rounds
-            if clock.now() >= said_at + SAY_EVERY_S:
-                said_at = clock.now()
-                log.info("round %d of %d, loss %.3f", learner.round, rounds, loss)
-            update(
-                model,
-                optimizer,
-                rate=learning_rate(setting.inner, learner.round, rounds),
-                clip_norm=setting.inner.clip_norm,
-            )
+            words.say(loss)
+            rate = learning_rate(setting.inner, learner.round, rounds)
+            update(model, optimizer, rate=rate, clip_norm=setting.inner.clip_norm)
             if saved is not None and learner.round >= next_save and saved.save(model, optimizer, learner):
                 next_save = learner.round + every_rounds
-            step_began = clock.now()
+            pace.next_step()
     log.info("left at round %d of %d", learner.round, rounds)
     return learner.finished
+
+
+class _Pace:
+    """Lets a step take as long as it would on a slower machine, as the settings of the learner say."""
+
+    def __init__(self, entry: LearnerEntry, clock: Clock) -> None:
+        self._entry, self._clock = entry, clock
+        self._step_began = clock.now()
+
+    def hold_up(self, began: float) -> None:
+        """Inside the step, where that machine would spend it. ``began``: when its computing did."""
+        if self._entry.slowdown > 1:
+            time.sleep((self._entry.slowdown - 1) * (self._clock.now() - began))
+        if self._entry.min_step_s:
+            time.sleep(max(0.0, self._step_began + self._entry.min_step_s - self._clock.now()))
+
+    def next_step(self) -> None:
+        self._step_began = self._clock.now()
+
+
+class _Words:
+    """What a learner says while it trains: its loss to the syncer, and a line to its log now and then."""
+
+    def __init__(self, learner: Learner, every_rounds: int, rounds: int, clock: Clock) -> None:
+        self._learner, self._every_rounds, self._rounds, self._clock = learner, every_rounds, rounds, clock
+        self._next_report, self._said_at = 0, clock.now()
+
+    def say(self, loss: float) -> None:
+        """``loss``: of the batch of this step, in nats per token."""
+        learner = self._learner
+        if learner.round >= self._next_report:
+            learner.report(loss=loss)
+            self._next_report = learner.round + self._every_rounds
+        if self._clock.now() >= self._said_at + SAY_EVERY_S:
+            self._said_at = self._clock.now()
+            log.info("round %d of %d, loss %.3f", learner.round, self._rounds, loss)

@@ -15,7 +15,7 @@ from gruppetto.config import RunConfig, load_run
 from gruppetto.config.load import read_whole_toml
 from gruppetto.errors import StateError
 from gruppetto.protocol.units import Epoch
-from gruppetto.report.rundir import EVALUATION
+from gruppetto.report.rundir import EVALUATION, RUN, TRACE
 from gruppetto.runtime.manifest import MANIFEST, Manifest, complete_checkpoints, read_manifest
 from gruppetto.runtime.run_checkpoint import EPOCHS_APART, install
 from gruppetto.runtime.store import Store
@@ -23,7 +23,6 @@ from gruppetto.trace.log import Header, Record, read_trace
 
 __all__ = ["Resumption", "find", "make_ready", "part_of"]
 
-RUN, TRACE = "run.toml", "trace.jsonl"
 MOST_NUMBERED = 1_000_000
 
 
@@ -153,8 +152,8 @@ def _cut_trace(found: Resumption, directory: Path, mark: str | None) -> None:
         _replace(old, new, lines)
     evaluations = found.run / EVALUATION
     if evaluations.is_file():
-        kept = [line for line in _raw_lines(evaluations) if _is_kept(line, found.round)]
-        _replace(evaluations, directory / EVALUATION, [raw for _, raw in kept])
+        kept = [raw for line, raw in _raw_lines(evaluations) if _is_kept(line, found.round)]
+        _replace(evaluations, directory / EVALUATION, kept)
 
 
 def _replace(old: Path, new: Path, lines: list[bytes]) -> None:
@@ -172,19 +171,22 @@ def _leaves_something_out(old: Path, lines: Iterable[bytes]) -> bool:
 
 
 def _lines_up_to_the_cut(trace: Path, mark: str | None, round: int) -> list[bytes]:
+    """With those evaluations behind it that are of rounds up to it: they are written late."""
     kept: list[bytes] = []
-    cut = False
+    behind = False
     for line, raw in _raw_lines(trace):
-        if not cut or (isinstance(line, Record) and line.name == "evaluation" and _is_kept((line, raw), round)):
+        if not behind or (isinstance(line, Record) and line.name == "evaluation" and _is_kept(line, round)):
             kept.append(raw)
-        is_cut = isinstance(line, Record) and (line.kind, line.name) == ("out", "Checkpoint")
-        cut = cut or (is_cut and isinstance(line, Record) and line.data.get("mark") == mark)
+        behind = behind or (isinstance(line, Record) and _is_cut(line, mark))
     return kept
 
 
-def _is_kept(line: tuple[Header | Record, bytes], round: int) -> bool:
-    record, _ = line
-    return isinstance(record, Header) or record.data.get("round", 0) <= round
+def _is_cut(record: Record, mark: str | None) -> bool:
+    return (record.kind, record.name) == ("out", "Checkpoint") and record.data.get("mark") == mark
+
+
+def _is_kept(line: Header | Record, round: int) -> bool:
+    return isinstance(line, Header) or line.data.get("round", 0) <= round
 
 
 def _raw_lines(path: Path) -> Iterator[tuple[Header | Record, bytes]]:

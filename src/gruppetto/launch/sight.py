@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gruppetto.report.rundir import PROCESSES
+
 __all__ = ["ProcessFile", "Sight"]
 
 _log = logging.getLogger("gruppetto.launch")
@@ -61,7 +63,7 @@ class ProcessFile:
     """processes.json, for ``gruppetto status RUNDIR``. Whole or not at all: a run does not die of a full disk."""
 
     def __init__(self, directory: Path, syncer: str) -> None:
-        self._path, self._syncer = directory / "processes.json", syncer
+        self._path, self._syncer = directory / PROCESSES, syncer
         self._disk_failed = False
 
     def write(self, sight: Sight) -> None:
@@ -72,7 +74,7 @@ class ProcessFile:
             if told is not None
         }
         content = json.dumps({"stage": sight.stage, **others, **sight.shards, "learners": learners}, indent=2) + "\n"
-        new = self._path.with_name(".processes.json.new")
+        new = self._path.with_name(f".{PROCESSES}.new")
         try:
             new.write_text(content, encoding="utf-8")
             new.replace(self._path)

@@ -7,7 +7,6 @@ its turn, and the turn comes at once when nobody serves. So it does not matter w
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,9 +19,11 @@ from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby
 from gruppetto.launch.children import Child, stop
 from gruppetto.launch.engine import Engine
 from gruppetto.launch.papers import looker_papers
+from gruppetto.launch.ports import free_port
 from gruppetto.launch.revival import Revival
 from gruppetto.launch.routes import Routes
 from gruppetto.numerics.deal import ONE, Shard
+from gruppetto.report.rundir import RUN
 from gruppetto.runtime.authority import Authority
 from gruppetto.runtime.setting import host_and_port
 
@@ -191,7 +192,7 @@ class Syncers:
         stop(self.children())
 
     def _start(self, seat: Seat, *, waits: bool) -> None:
-        verb = ["syncer", str(self._directory / "run.toml"), "--state", str(self.state)]
+        verb = ["syncer", str(self._directory / RUN), "--state", str(self.state)]
         verb += ["--trace", str(self._directory / f"trace{self._suffix}.jsonl"), *(["--standby"] if waits else [])]
         if not self._shard.is_whole:
             verb += ["--shard", str(self._shard)]
@@ -234,9 +235,7 @@ def suffix_of(shard: Shard) -> str:
 def _free_port(host: str) -> int:
     """Of a host of this machine, at this moment."""
     try:
-        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            port: int = probe.getsockname()[1]
-            return port
+        return free_port(host)
     except OSError as wrong:
         raise AddressError(
             f"cannot be listened on ({wrong.strerror})", where=f"syncer.listen ({host})", fix="use 127.0.0.1:0"

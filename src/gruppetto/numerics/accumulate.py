@@ -54,12 +54,13 @@ from gruppetto.numerics.outer import OUTER_OPTIMIZERS, OuterState
 __all__ = ["GATHERING", "KEEP_PLAIN_NUMEL", "MOST_GATHERED_BYTES", "Accumulator", "FoldStats", "StepStats"]
 
 KEEP_PLAIN_NUMEL = 65_536
+"""Of a piece whose plain sum is kept beside the other: where directions cancel."""
 
 MOST_GATHERED_BYTES = 8 * 2**30
 """Of one fragment, from as many learners as there are data slots. A run that could need more is refused."""
 
-
 Caps = Sequence[tuple[int, float]]
+"""(piece, the norm that it counts with at most)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,10 +156,9 @@ class Accumulator:
     ) -> FoldStats:
         """Fold in one payload, decoding as it goes; one pass if its inspection is at hand, else two.
 
-        A payload that is not finite is left out, and a weight of zero changes nothing. What is folded
-        stays: every other gate comes first. ``caps`` are pairs of a piece and the norm that it counts with.
-        Raises :class:`ProtocolError` for a payload of the wrong
-        length.
+        A payload that is not finite is left out, and a weight of zero changes nothing. What is folded stays: every
+        other gate comes first. ``caps`` are pairs of a piece and the norm that it counts with. Raises
+        :class:`ProtocolError` for a payload of the wrong length.
         """
         assert math.isfinite(weight) and weight >= 0
         assert not self._spent, "reset first"

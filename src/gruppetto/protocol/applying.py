@@ -12,6 +12,8 @@ from gruppetto.protocol.units import NEVER, Fragment, Round, Version
 __all__ = ["Applying"]
 
 new_applied, new_apply, new_pull = maker(Applied), maker(Apply), maker(Pull)
+OVERWRITE, CARRY = ApplyMode.OVERWRITE, ApplyMode.CARRY
+"""Looked at at every step."""
 NEVER_SENT: tuple[int, Moment | None] = (-1, None)
 
 
@@ -30,11 +32,11 @@ class Applying(LearnerStanding):
     def _on_arrived(self, now: float, event: Arrived) -> None:
         if not 0 <= event.fragment < len(self.fragments):
             return
-        newest = max(self._arrived.get(event.fragment, NEVER), self.fragments[event.fragment].version)
-        if event.version > newest:
-            self._arrived[event.fragment] = event.version
-        if self._wanted.get(event.fragment, NEVER) <= event.version:
-            self._wanted.pop(event.fragment, None)
+        fragment, version = event.fragment, event.version
+        if version > self._arrived.get(fragment, NEVER) and version > self.fragments[fragment].version:
+            self._arrived[fragment] = version
+        if self._wanted.get(fragment, NEVER) <= version:
+            self._wanted.pop(fragment, None)
         self._settle_rests()
 
     def _on_recovered(self, now: float, event: Recovered) -> None:
@@ -64,12 +66,8 @@ class Applying(LearnerStanding):
         if self.recovering:
             self._held_back[fragment] = max(version, self._held_back.get(fragment, NEVER))
             return
-        have = max(
-            self.fragments[fragment].version,
-            self._arrived.get(fragment, NEVER),
-            self._wanted.get(fragment, NEVER),
-        )
-        if version > have:
+        held, here = self.fragments[fragment].version, self._arrived.get(fragment, NEVER)
+        if version > held and version > here and version > self._wanted.get(fragment, NEVER):
             self._wanted[fragment] = version
             self._out.append(new_pull(fragment=fragment, version=version))
 
@@ -77,19 +75,19 @@ class Applying(LearnerStanding):
         """Apply what has arrived, but for what is newer than ``round``."""
         if not self._arrived:
             return ()
-        return tuple(map(self._apply_arrived, self._due(round)))
+        return tuple([self._apply_arrived(p) for p in self._due(round)])
 
     def _apply_arrived(self, fragment: Fragment) -> Applied:
         version, state = self._arrived.pop(fragment), self.fragments[fragment]
         sent_round, then = self._sent.pop(fragment, NEVER_SENT)
         mode = self._apply
-        if state.version == NEVER or (mode is ApplyMode.CARRY and (then is None or sent_round != version)):
-            mode = ApplyMode.OVERWRITE  # nothing of ours is in flight
+        if state.version == NEVER or (mode is CARRY and (then is None or sent_round != version)):
+            mode = OVERWRITE  # nothing of ours is in flight
         if fragment in self._of_another_life:
-            mode = ApplyMode.OVERWRITE  # a new life begins at its bases, or at what is newer
+            mode = OVERWRITE  # a new life begins at its bases, or at what is newer
             self._of_another_life.discard(fragment)
         kept_steps, kept_tokens = 0, 0
-        if mode is ApplyMode.CARRY and then is not None:
+        if mode is CARRY and then is not None:
             kept_steps, kept_tokens = self.steps - then.steps, self.tokens - then.tokens
         state.version = version
         state.from_steps, state.from_tokens = self.steps - kept_steps, self.tokens - kept_tokens

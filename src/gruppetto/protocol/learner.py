@@ -11,8 +11,12 @@ carried out: apply what has arrived, take the snapshots, answer what is owed, re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from gruppetto.protocol.actions import DropRests, LearnerAction, Recover, SaveState, Seed
 from gruppetto.protocol.applying import Applying
+from gruppetto.protocol.dispatch import Dispatching
 from gruppetto.protocol.events import (
     Arrived,
     Boundary,
@@ -56,7 +60,7 @@ STEP_EMA = 0.1
 new_progress = maker(Progress)
 
 
-class LearnerCore(Applying, Offering):
+class LearnerCore(Applying, Offering, Dispatching):
     """Decides what a learner snapshots, answers, pulls and applies.
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing). Deterministic, no tensors. ``clock`` is
@@ -64,6 +68,26 @@ class LearnerCore(Applying, Offering):
     also indexes learning-rate schedules. ``recovers``: where a run is under way already, look for a state to begin from
     before weights are pulled. ``donates_at``: where others find this learner's own state.
     """
+
+    HEARD_BY: ClassVar[Mapping[type, str]] = {
+        Welcome: "_on_welcome",
+        Refusal: "_on_refusal",
+        Begin: "_on_begin",
+        Ask: "_on_ask",
+        Rejection: "_on_rejection",
+        Clipping: "_on_clipping",
+        Announcement: "_on_announcement",
+        Marker: "_on_marker",
+        LinkDown: "_on_link_down",
+        Arrived: "_on_arrived",
+        Recovered: "_on_recovered",
+        StepStarted: "_on_step_started",
+        StepDone: "_on_step_done",
+        Boundary: "_on_boundary",
+        Leaving: "_on_leaving",
+        StateSaved: "_on_state_saved",
+        Taken: "_on_taken",
+    }
 
     def hello(self) -> Hello:
         """What to say first on every connection."""
@@ -89,7 +113,7 @@ class LearnerCore(Applying, Offering):
     def step(self, now: float, event: LearnerEvent) -> list[LearnerAction]:
         """Take in one event; return the actions it leads to, in order."""
         self._out = []
-        getattr(self, _HANDLERS[type(event)])(now, event)
+        self._heard_by[type(event)](self, now, event)
         return self._out
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────
@@ -241,25 +265,3 @@ class LearnerCore(Applying, Offering):
                 learner=self.learner, incarnation=self.incarnation, epoch=self.epoch, mark=mark, ok=ok, text=text[:1000]
             )
         )
-
-
-# By name, so that a subclass may do one thing differently.
-_HANDLERS: dict[type, str] = {
-    Welcome: "_on_welcome",
-    Refusal: "_on_refusal",
-    Begin: "_on_begin",
-    Ask: "_on_ask",
-    Rejection: "_on_rejection",
-    Clipping: "_on_clipping",
-    Announcement: "_on_announcement",
-    Marker: "_on_marker",
-    LinkDown: "_on_link_down",
-    Arrived: "_on_arrived",
-    Recovered: "_on_recovered",
-    StepStarted: "_on_step_started",
-    StepDone: "_on_step_done",
-    Boundary: "_on_boundary",
-    Leaving: "_on_leaving",
-    StateSaved: "_on_state_saved",
-    Taken: "_on_taken",
-}

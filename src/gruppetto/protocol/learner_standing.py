@@ -40,6 +40,60 @@ class Moment:
 class LearnerStanding:
     """The state of a learner between two events."""
 
+    # In an object of more than thirty attributes without slots, CPython looks every method up anew at each call: first
+    # in the object's own dictionary, then along its classes. With slots a call is found where it was the last time.
+    __slots__ = (
+        "_alpha",
+        "_apply",
+        "_arrived",
+        "_continues",
+        "_has_rests",
+        "_held_back",
+        "_last_asked",
+        "_marker",
+        "_of_another_life",
+        "_out",
+        "_owed",
+        "_rests",
+        "_resumed",
+        "_saved_in",
+        "_schedule",
+        "_searching_in",
+        "_sent",
+        "_snapshots",
+        "_started_at",
+        "_taken_at",
+        "_usual_step_s",
+        "_wanted",
+        "_wants_snapshots",
+        "_window",
+        "begun",
+        "clippings",
+        "clock",
+        "cursor",
+        "donates_at",
+        "epoch",
+        "finished",
+        "fragments",
+        "incarnation",
+        "layout_hash",
+        "learner",
+        "leaving",
+        "linked",
+        "newest_round",
+        "recovering",
+        "recovers",
+        "refusal",
+        "rejections",
+        "rounds",
+        "run_id",
+        "session",
+        "slot",
+        "step_s",
+        "steps",
+        "tokens",
+    )
+
     def __init__(
         self, learner: LearnerId, *, session: str, layout_hash: str, recovers: bool = False, donates_at: str = ""
     ) -> None:

@@ -299,10 +299,11 @@ class Ledger:
         if passed <= 0:
             return
         used = min(passed, account.merged[fragment])
-        if account.doubt[fragment] == NEVER:
-            self._discard(passed - used, "in-flight" if used else "not-merged")
-        else:
-            self.totals.lost += passed - used
+        unmerged = passed - used  # none, mostly
+        if unmerged and account.doubt[fragment] != NEVER:
+            self.totals.lost += unmerged
+        elif unmerged:
+            self._discard(unmerged, "in-flight" if used else "not-merged")
         account.marks[fragment] += passed
         account.merged[fragment] -= used
 

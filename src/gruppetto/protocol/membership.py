@@ -30,6 +30,10 @@ class MemberPhase(StrEnum):
     """It said goodbye."""
 
 
+LIVE, JOINING, LEFT = MemberPhase.LIVE, MemberPhase.JOINING, MemberPhase.LEFT
+"""Looked at for every member at every event."""
+
+
 class Arrival(StrEnum):
     """What a Hello turned out to be."""
 
@@ -82,7 +86,7 @@ class Member:
 
     def to_state(self) -> MemberState:
         """What a commit says of it."""
-        state, gone = self._state, self.phase is MemberPhase.LEFT
+        state, gone = self._state, self.phase is LEFT
         if state is None or (state.session, state.gone, state.awaited) != (self.session, gone, self.awaited):
             self._state = state = MemberState(
                 learner=self.learner,
@@ -95,11 +99,11 @@ class Member:
         return state
 
     def is_live(self) -> bool:
-        return self.phase is MemberPhase.LIVE
+        return self.phase is LIVE
 
     def was_live(self, now: float) -> bool:
         """It is, and has become so before ``now``."""
-        return self.phase is MemberPhase.LIVE and self.ready_since is not None and self.ready_since < now
+        return self.phase is LIVE and self.ready_since is not None and self.ready_since < now
 
     def heard(self, now: float) -> None:
         if now > self.last_heard:
@@ -120,8 +124,6 @@ class Member:
 
 
 _last_heard = attrgetter("last_heard")
-LIVE, JOINING, LEFT = MemberPhase.LIVE, MemberPhase.JOINING, MemberPhase.LEFT
-"""Looked at for every member at every event."""
 
 
 class Membership:
@@ -166,7 +168,7 @@ class Membership:
         return False
 
     def connected(self) -> list[Member]:
-        return [m for m in self if m.connected and m.phase is not MemberPhase.LEFT]
+        return [m for m in self if m.connected and m.phase is not LEFT]
 
     def recognise(self, hello: Hello) -> Arrival:
         """Tell a newcomer, a returning process, a new process under a known name and a superseded one apart."""

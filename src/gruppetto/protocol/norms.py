@@ -70,29 +70,28 @@ class Ballot:
             self._sorted = [[] for _ in values]
         assert len(values) == len(self._before)
         key = (round, learner)
-        replaced = self._votes.get(key)
-        if replaced is not None:
-            self._strike(replaced)
-        self._votes[key] = values
-        for piece, value in enumerate(values):
+        votes = self._votes
+        if key in votes:
+            self._strike(votes[key])
+        votes[key] = values
+        for ordered, value in zip(self._sorted, values, strict=True):
             if value > 0:
-                insort(self._sorted[piece], value)
+                insort(ordered, value)
         newest, before = self._recent
         if round > newest:
             self._recent = (round, newest)
         elif before < round < newest:
             self._recent = (newest, round)
         self._medians = None
-        while len(self._votes) > WINDOW:
-            oldest = next(iter(self._votes))
+        while len(votes) > WINDOW:
+            oldest = next(iter(votes))
             if oldest[0] in self._recent:
                 break
-            self._strike(self._votes.pop(oldest))
+            self._strike(votes.pop(oldest))
 
     def _strike(self, values: tuple[float, ...]) -> None:
-        for piece, value in enumerate(values):
+        for ordered, value in zip(self._sorted, values, strict=True):
             if value > 0:
-                ordered = self._sorted[piece]
                 del ordered[bisect_left(ordered, value)]
 
     def median(self, piece: int) -> float:

@@ -11,6 +11,8 @@ from gruppetto.protocol.units import NEVER, Fragment, Round
 __all__ = ["Offering"]
 
 new_answer, new_snapshot = maker(Answer), maker(TakeSnapshot)
+CARRY = ApplyMode.CARRY
+"""Looked at whenever somebody asks."""
 
 
 class Offering(LearnerStanding):
@@ -123,7 +125,7 @@ class Offering(LearnerStanding):
     def _would_forget(self, fragment: Fragment) -> bool:
         """Under ``carry`` the value on its way here is to keep what was done since the contribution that is in it; to
         offer another one meanwhile, on a base that is outdated, would take that memory's place."""
-        if self._apply is not ApplyMode.CARRY:
+        if self._apply is not CARRY:
             return False
         newest = max(self._wanted.get(fragment, NEVER), self._arrived.get(fragment, NEVER))
         return newest > self.fragments[fragment].version

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gruppetto.protocol.membership import Member
+from gruppetto.protocol.membership import LIVE, Member
 from gruppetto.protocol.messages import Ask
 from gruppetto.protocol.quorum import Verdict
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round
@@ -132,12 +132,15 @@ class OpenRound:
     def one_is_still_to_come(self) -> bool:
         """Whoever was seen to come at the last look still is."""
         seen = self._last_seen_to_come
-        return seen is not None and seen.is_live() and self._is_to_come(seen)
+        return seen is not None and seen.phase is LIVE and self._is_to_come(seen)
 
     def _is_to_come(self, member: Member) -> bool:
         assert self.asked_at is not None
-        name, deadline = member.learner, self.asked_at + self.grace_s
-        return name in self.asked and not self.has_settled(name) and self.expected_at.get(name, deadline) <= deadline
+        name = member.learner
+        if name not in self.asked or self.has_settled(name):
+            return False
+        expected_at = self.expected_at.get(name)
+        return expected_at is None or expected_at <= self.asked_at + self.grace_s
 
     def waited_for(self, live: Iterable[Member]) -> int:
         """Live learners that may still answer in time. One whose own step time says it cannot is not waited for."""

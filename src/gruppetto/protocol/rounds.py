@@ -28,6 +28,7 @@ from gruppetto.protocol.events import (
     Seeded,
     Settle,
     SyncerEvent,
+    Tick,
 )
 from gruppetto.protocol.grace import grace_window_s, median
 from gruppetto.protocol.membership import Member, MemberPhase
@@ -78,7 +79,10 @@ class Rounds(Standing):
                 self.ledger.kept(learner, fragment)
                 if fragment in event.not_finite:
                     self.ledger.voided(learner, fragment, self._open.admitted[learner, fragment])
-        self.versions = tuple(Version(event.round) if p in good else v for p, v in enumerate(self.versions))
+        versions = list(self.versions)
+        for p in good:
+            versions[p] = Version(event.round)
+        self.versions = tuple(versions)
         self.round, self._news = event.round, good
         self._unsaved.update(good)
         self._alarms.not_finite(event.round, self._open.due, event.not_finite)
@@ -251,7 +255,7 @@ class Rounds(Standing):
             opened.closing, opened.closed_at, opened.live = verdict, now, len(live)
         if opened.folding:
             # A verdict is final: nobody else comes in while the last contributions are being folded.
-            self.waiting_for = f"round {opened.round}: {len(opened.folding)} contributions being folded"
+            self._waiting_for = lambda: f"round {opened.round}: {len(opened.folding)} contributions being folded"
             return
         assert opened.closed_at is not None
         participants = opened.participants()
@@ -309,7 +313,10 @@ class Rounds(Standing):
         """
         if self._mark is not None or self._later or not self._alarms.silent:
             return False
-        if self.phase is QUORUM or (self.phase is GRACE and self._open is not None and not self._open.enough):
+        phase, opened = self.phase, self._open
+        if phase is GRACE and opened is not None and opened.closing is not None and opened.folding:
+            return type(event) is not Tick  # whatever else comes, only the last of these folds leads on
+        if phase is QUORUM or (phase is GRACE and opened is not None and not opened.enough):
             return self._stays_short(now, event)
         return self._stays_open(now, event)
 

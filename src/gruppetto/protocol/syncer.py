@@ -9,7 +9,11 @@ meanwhile), :mod:`~gruppetto.protocol.marking` (how a checkpoint of the whole ru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from gruppetto.protocol.actions import SyncerAction
+from gruppetto.protocol.dispatch import Dispatching
 from gruppetto.protocol.events import (
     CheckpointRecorded,
     Folded,
@@ -35,7 +39,7 @@ from gruppetto.protocol.stopping import Stopping
 __all__ = ["SyncerCore"]
 
 
-class SyncerCore(Hearing, Flight, Marking, Stopping):
+class SyncerCore(Hearing, Flight, Marking, Stopping, Dispatching):
     """Decides when each round closes, who is in it and with what weight.
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing) and returns what to do. ``wake_at`` is the time
@@ -44,10 +48,33 @@ class SyncerCore(Hearing, Flight, Marking, Stopping):
     deterministic.
     """
 
+    HEARD_BY: ClassVar[Mapping[type, str]] = {
+        Tick: "_on_tick",
+        Hello: "_on_hello",
+        Progress: "_on_progress",
+        Answer: "_on_answer",
+        Deferred: "_on_deferred",
+        Heartbeat: "_on_heartbeat",
+        Goodbye: "_on_goodbye",
+        LinkLost: "_on_link_lost",
+        LookedAround: "_on_looked_around",
+        Seeded: "_on_seeded",
+        Folded: "_on_folded",
+        OuterStepped: "_on_outer_stepped",
+        Persisted: "_on_persisted",
+        PersistFailed: "_on_persist_failed",
+        Published: "_on_published",
+        Settle: "_on_settle",
+        Stop: "_on_stop",
+        TakeCheckpoint: "_on_take_checkpoint",
+        CheckpointRecorded: "_on_checkpoint_recorded",
+        Marked: "_on_marked",
+    }
+
     def step(self, now: float, event: SyncerEvent) -> list[SyncerAction]:
         """Take in one event; return the actions it leads to, in order."""
         self._out = []
-        getattr(self, _HANDLERS[type(event)])(now, event)
+        self._heard_by[type(event)](self, now, event)
         expired = self.members.expire(now, self.setting.liveness_s) if now >= self.members.quiet_until else ()
         for member in expired:
             self._note_member(member, f"no heartbeat for {self.setting.liveness_s:g} s")
@@ -64,28 +91,3 @@ class SyncerCore(Hearing, Flight, Marking, Stopping):
 
     def _on_tick(self, now: float, event: Tick) -> None:
         pass
-
-
-# By name, so that a subclass may do one thing differently.
-_HANDLERS: dict[type, str] = {
-    Tick: "_on_tick",
-    Hello: "_on_hello",
-    Progress: "_on_progress",
-    Answer: "_on_answer",
-    Deferred: "_on_deferred",
-    Heartbeat: "_on_heartbeat",
-    Goodbye: "_on_goodbye",
-    LinkLost: "_on_link_lost",
-    LookedAround: "_on_looked_around",
-    Seeded: "_on_seeded",
-    Folded: "_on_folded",
-    OuterStepped: "_on_outer_stepped",
-    Persisted: "_on_persisted",
-    PersistFailed: "_on_persist_failed",
-    Published: "_on_published",
-    Settle: "_on_settle",
-    Stop: "_on_stop",
-    TakeCheckpoint: "_on_take_checkpoint",
-    CheckpointRecorded: "_on_checkpoint_recorded",
-    Marked: "_on_marked",
-}

@@ -5,12 +5,12 @@ In the style of :mod:`~gruppetto.report.figures`; matplotlib is imported when so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gruppetto.errors import UserError
-from gruppetto.report.figures import COLOURS, _figure, save_png
+from gruppetto.report.figures import COLOURS, chart, save_png
 from gruppetto.sim.bandwidth import Demand
 from gruppetto.sim.goodput import Row
 
@@ -53,9 +53,9 @@ def save(figure: Figure, path: Path) -> None:
     save_png(figure, path)
 
 
-def _drawn(draw: object) -> Figure:
+def _drawn(draw: Callable[[Axes], None]) -> Figure:
     try:
-        return _figure(draw)  # type: ignore[arg-type]
+        return chart(draw)
     except ImportError:
         raise _missing() from None
 

@@ -1,7 +1,7 @@
 """The pictures of a run: how the loss fell, who rode when, what a round is made of, what travelled.
 
-Every function draws one figure from plain values. matplotlib is imported here and nowhere else; without it a report has
-no pictures and says so.
+Every function draws one figure from plain values. matplotlib is imported when something is drawn; without it a report
+has no pictures and says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "INK", "as_svg", "draw_rival", "draw_run", "save", "save_png"]
+__all__ = ["COLOURS", "INK", "as_svg", "chart", "draw_rival", "draw_run", "in_ink", "save", "save_png"]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's, which stay apart for the colour-blind."""
@@ -44,13 +44,13 @@ def draw_run(found: Measures, report: Mapping[str, Any], curves: Sequence[Curve]
     losses = [(round, loss) for round, _, loss in found.train_losses]
     figures = _losses(curves, losses)
     if found.learners:
-        figures["participation"] = _figure(
+        figures["participation"] = chart(
             lambda axes: _participation(axes, found), height=0.9 + 0.38 * len(found.learners)
         )
     if found.rounds:
-        figures["round-anatomy"] = _figure(lambda axes: _anatomy(axes, found))
+        figures["round-anatomy"] = chart(lambda axes: _anatomy(axes, found))
     if report["bytes"]["up"] is not None and report["bytes"]["data_parallel_equivalent"]:
-        figures["bytes"] = _figure(lambda axes: _bytes(axes, report["bytes"]), height=1.9)
+        figures["bytes"] = chart(lambda axes: _bytes(axes, report["bytes"]), height=1.9)
     return figures
 
 
@@ -65,9 +65,9 @@ def _losses(curves: Sequence[Curve], train: Sequence[tuple[int, float]]) -> dict
     drawn = [curve for curve in curves if curve.losses]
     figures = {}
     if drawn or train:
-        figures["loss-by-round"] = _figure(lambda axes: _loss(axes, drawn, "rounds", train))
+        figures["loss-by-round"] = chart(lambda axes: _loss(axes, drawn, "rounds", train))
     if drawn:
-        figures["loss-by-tokens"] = _figure(lambda axes: _loss(axes, drawn, "tokens", []))
+        figures["loss-by-tokens"] = chart(lambda axes: _loss(axes, drawn, "tokens", []))
     return figures
 
 
@@ -93,14 +93,21 @@ def as_svg(figure: Figure, name: str) -> str:
     return text[text.index("<svg") :].replace(INK, "currentColor")
 
 
-def _figure(draw: Callable[[Axes], None], *, height: float = 3.6) -> Figure:
+def chart(draw: Callable[[Axes], None], *, height: float = 3.6) -> Figure:
+    """A figure of one chart that ``draw`` draws, ``height`` inches high. Raises ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, height), layout="constrained")
     axes = figure.subplots()
+    draw(axes)
+    in_ink(axes)
+    return figure
+
+
+def in_ink(axes: Axes) -> None:
+    """What has been drawn on them in lines and letters of one colour, open to above and to the right."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    draw(axes)
     for spine in axes.spines.values():
         spine.set_color(INK)
     for label in (axes.xaxis.label, axes.yaxis.label):
@@ -111,7 +118,6 @@ def _figure(draw: Callable[[Axes], None], *, height: float = 3.6) -> Figure:
         legend.get_frame().set_alpha(0.0)
         for text in legend.get_texts():
             text.set_color(INK)
-    return figure
 
 
 def _loss(axes: Axes, curves: Sequence[Curve], by: str, train: Sequence[tuple[int, float]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gruppetto.report.figures import COLOURS, _figure
+from gruppetto.report.figures import COLOURS, chart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ __all__ = ["draw_loss_over_time"]
 
 def draw_loss_over_time(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
     """One named line of (seconds, nats per token) for each system. Raises ImportError without matplotlib."""
-    return _figure(lambda axes: _lines(axes, curves))
+    return chart(lambda axes: _lines(axes, curves))
 
 
 def _lines(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:

@@ -16,14 +16,31 @@ from gruppetto.report.summary import summary_of_rival, summary_of_run
 from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
 
-__all__ = ["DEATHS", "EVALUATION", "RIVALS", "TRACE", "VERDICT", "Report", "write_report"]
+__all__ = [
+    "DEATHS",
+    "EVALUATION",
+    "PLAN",
+    "PROCESSES",
+    "RIVALS",
+    "RUN",
+    "TRACE",
+    "TRAIN_LOG",
+    "VERDICT",
+    "Report",
+    "write_report",
+]
 
+RUN = "run.toml"
+"""The settings, resolved."""
 TRACE = "trace.jsonl"
+PROCESSES = "processes.json"
+"""How the processes of the run are, as its launcher wrote it last."""
 EVALUATION = "evaluation.jsonl"
 """Evaluations while the run goes on; another process writes them."""
 DEATHS = "deaths.jsonl"
 """Processes that were seen dying, while the run goes on; the launcher writes them."""
-TRAIN_LOG = "train.jsonl"
+PLAN, TRAIN_LOG = "plan.json", "train.jsonl"
+"""Of a rival: what it was to do, and how it went."""
 RIVALS = "rivals"
 """Runs to compare with, inside a run directory."""
 VERDICT = "verdict.json"
@@ -69,7 +86,7 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
         title=_name_of(directory),
         story=text,
         pictures=pictures,
-        run_toml=_text_of(directory / "run.toml"),
+        run_toml=_text_of(directory / RUN),
         sample=_text_of(directory / "sample.txt"),
     )
     _write(directory / "report.html", whole)
@@ -123,7 +140,7 @@ def _read(directory: Path) -> _Run:
 
 
 def _plan(directory: Path) -> Mapping[str, Any]:
-    path = directory / "plan.json"
+    path = directory / PLAN
     try:
         plan: Mapping[str, Any] = json.loads(path.read_bytes())
         for key in ("mode", "setting", "num_learners"):

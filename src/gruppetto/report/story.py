@@ -12,6 +12,12 @@ __all__ = ["LOOK_AT", "as_bytes", "as_duration", "story"]
 
 LOOK_AT = "Look at"
 """How the line begins that says where the page is, which the page itself leaves out."""
+CALLED = {
+    "single": "One learner alone",
+    "data-parallel": "Data parallel",
+    "elastic": "Elastic data parallel",
+    "diloco": "Synchronous DiLoCo",
+}
 
 
 def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] = ()) -> str:
@@ -46,10 +52,8 @@ def _about_loss(evaluated: Mapping[str, Any]) -> list[str]:
 
 
 def _about_rivals(rivals: Sequence[Mapping[str, Any]]) -> list[str]:
-    called = {"single": "One learner alone", "data-parallel": "Data parallel", "diloco": "Synchronous DiLoCo"}
-    called["elastic"] = "Elastic data parallel"
     return [
-        f"{called.get(rival['mode'], 'Another decoupled run')} reached {rival['loss']:.3f} in {rival['rounds']} rounds "
+        f"{CALLED.get(rival['mode'], 'Another decoupled run')} reached {rival['loss']:.3f} in {rival['rounds']} rounds "
         f"and {rival['tokens']:,} tokens."
         for rival in rivals
         if rival["loss"] is not None
@@ -133,7 +137,8 @@ def _about_trouble(report: Mapping[str, Any]) -> list[str]:
 
 
 def as_duration(seconds: float | None) -> str:
-    """
+    """A stretch of time as people say it, in two units at most.
+
     >>> as_duration(7.25), as_duration(125.0), as_duration(7325.0), as_duration(2e6)
     ('7.2 s', '2 min 5 s', '2 h 2 min', '23.1 days')
     """
@@ -150,7 +155,8 @@ def as_duration(seconds: float | None) -> str:
 
 
 def as_bytes(count: float) -> str:
-    """
+    """An amount of data in decimal units.
+
     >>> as_bytes(999), as_bytes(1_234_567), as_bytes(5e12)
     ('999 B', '1.23 MB', '5.00 TB')
     """

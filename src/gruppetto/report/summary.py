@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from gruppetto.report.deaths import deaths_of
-from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, RoundMeasures
+from gruppetto.trace.measures import Evaluated, LearnerMeasures, Measures, Recovery, RoundMeasures
 
 __all__ = ["REPORT_VERSION", "summary_of_rival", "summary_of_run"]
 
@@ -41,27 +41,11 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
         "live": _tidy(_mean([r.live for r in due])),
         "tokens": fates,
         "discarded_fragment_tokens": found.discarded_by,
-        "bytes": {
-            "up": found.up_bytes,
-            "down": found.down_bytes,
-            "data_parallel_equivalent": data_parallel_bytes(
-                found.header.get("numel"), [learner.steps for learner in found.learners.values()]
-            ),
-        },
+        "bytes": _bytes(found),
         "eval": _eval(found.evaluations),
         "rejected": found.rejected,
         "clipped": found.clipped,
-        "recoveries": [
-            {
-                "learner": r.learner,
-                "cause": r.cause,
-                "source": r.source,
-                "seconds": _tidy(r.seconds),
-                "search_s": _tidy(r.search_s),
-                "payload_bytes": r.payload_bytes,
-            }
-            for r in found.recoveries
-        ],
+        "recoveries": [_recovery(recovery) for recovery in found.recoveries],
         "deaths": [
             {**death, "t": _tidy(death["t"]), "merged_again_s": _tidy(death["merged_again_s"])}
             for death in deaths_of(found)
@@ -144,6 +128,23 @@ def data_parallel_bytes(numel: int | None, steps: Sequence[int]) -> int | None:
     return round(2 * (len(steps) - 1) / len(steps) * FP32_BYTES * numel * sum(steps))
 
 
+def _bytes(found: Measures) -> dict[str, Any]:
+    steps = [learner.steps for learner in found.learners.values()]
+    equivalent = data_parallel_bytes(found.header.get("numel"), steps)
+    return {"up": found.up_bytes, "down": found.down_bytes, "data_parallel_equivalent": equivalent}
+
+
+def _recovery(of: Recovery) -> dict[str, Any]:
+    return {
+        "learner": of.learner,
+        "cause": of.cause,
+        "source": of.source,
+        "seconds": _tidy(of.seconds),
+        "search_s": _tidy(of.search_s),
+        "payload_bytes": of.payload_bytes,
+    }
+
+
 def _eval(evaluations: Sequence[Evaluated]) -> dict[str, Any]:
     if not evaluations:
         return {"initial_loss": None, "loss": None, "perplexity": None, "curve": []}
@@ -180,14 +181,16 @@ def _checks(found: Measures) -> dict[str, Any]:
     """What the trace was tested for, and "ok" or what was found instead."""
     replayed, recorded = found.replay, found.recorded_tokens
     difference = replayed.first_difference if replayed is not None else None
+    if recorded is None:
+        agrees = "not recorded"
+    elif recorded == found.tokens:
+        agrees = "ok"
+    else:
+        agrees = f"the run's own ledger says {recorded}, the replayed one {found.tokens}"
     return {
         "replay": str(difference) if difference is not None else "ok",
         "ledger_balances": "ok" if found.balanced else "consumed is not merged + discarded + lost + open",
-        "ledger_agrees": "not recorded"
-        if recorded is None
-        else "ok"
-        if recorded == found.tokens
-        else f"the run's own ledger says {recorded}, the replayed one {found.tokens}",
+        "ledger_agrees": agrees,
     }
 
 

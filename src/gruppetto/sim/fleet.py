@@ -145,8 +145,9 @@ class Fleet:
             self._say(action.message, self.riders[action.to])
         elif isinstance(action, Fold):
             done = new_folded(round=action.round, fragment=action.fragment, learner=action.learner)
-            self._folds_until_s = max(self._folds_until_s, self.engine.now) + self.costs.fold_s
-            self.engine.at(self._folds_until_s, partial(self._completed, self.lives, done))
+            began_s, now = self._folds_until_s, self.engine.now
+            self._folds_until_s = done_s = (now if now > began_s else began_s) + self.costs.fold_s
+            self.engine.at(done_s, partial(self._completed, self.lives, done))
         elif kind is TakeOuterStep:
             assert isinstance(action, TakeOuterStep)
             self._complete(self.costs.merge_s, OuterStepped(round=action.round))

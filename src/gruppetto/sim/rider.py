@@ -215,7 +215,8 @@ class Rider:
         actions = self.core.step(self._engine.now, event)
         if actions and self._reachable and self.fleet.syncer_is_up:
             for action in actions:
-                if type(action) is not TakeSnapshot and type(action) is not Apply:  # there is nothing to copy
+                kind = type(action)
+                if kind is not TakeSnapshot and kind is not Apply:  # there is nothing to copy
                     self._perform(action)
 
     def _perform(self, action: LearnerAction) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gruppetto.chaos.real.evidence import Evidence
 from gruppetto.chaos.real.kinds import SYNCER
-from gruppetto.report.figures import COLOURS, INK
+from gruppetto.report.figures import COLOURS, INK, in_ink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,13 +36,7 @@ def draw_chaos(seen: Evidence) -> Figure:
     pace.set_xlabel("seconds of training")
     for axes in (top, loss, pace):
         axes.set_xlim(0, max(length_s, 1e-3))
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_color(INK)
-        for label in (axes.xaxis.label, axes.yaxis.label):
-            label.set_color(INK)
-        axes.tick_params(colors=INK, which="both")
+        in_ink(axes)
     return figure
 
 
@@ -111,8 +107,6 @@ def _loss(axes: Axes, seen: Evidence) -> None:
 
 
 def _pace(axes: Axes, seen: Evidence) -> None:
-    import numpy as np
-
     edges = np.arange(0.0, max(seen.ended - seen.began, BIN_S) + BIN_S, BIN_S)
     calm = sum(1 / seen.step_s(name) for name in seen.learners if not math.isnan(seen.step_s(name)))
     made = [s.at - seen.began for steps in seen.steps.values() for s in steps]

@@ -152,7 +152,7 @@ def rejections_are_explained(seen: Evidence, expect: Expectations, compare: Sequ
 
 
 def bad_learners_do_no_harm(seen: Evidence, expect: Expectations, compare: Sequence[float]) -> Check:
-    """NaN never reaches the weights."""
+    """Beside a learner that sends NaN, or what is far too long, the held-out loss stays finite and falls."""
     if not seen.done("nan", "scale"):
         return Check(name="bad-learners-do-no-harm", state="not applicable", text="no learner was made bad")
     losses = [e.loss for e in sorted(seen.measures.evaluations, key=lambda e: e.round)]

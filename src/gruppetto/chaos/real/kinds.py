@@ -1,6 +1,6 @@
 """What can go wrong with real processes and real connections, as a table.
 
-A new kind is one row here and one case in :mod:`gruppetto.chaos.real.conductor`.
+A new kind is one row here, and one case in :mod:`gruppetto.chaos.real.faults` or :mod:`gruppetto.chaos.real.link`.
 """
 
 from __future__ import annotations

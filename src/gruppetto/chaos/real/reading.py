@@ -12,10 +12,11 @@ from typing import Any
 from gruppetto.chaos.real.kinds import KINDS, SYNCER
 from gruppetto.chaos.real.plan import ChaosSetting, CompareSetting, Expectations, LiveFault, LivePlan
 from gruppetto.config import load_run, to_toml
-from gruppetto.config.kinds import check_keys, hints_of, made, shown
+from gruppetto.config.kinds import check_keys, read_list, read_table, shown
 from gruppetto.config.load import LISTS, read_toml
 from gruppetto.config.load import TABLES as RUN_TABLES
 from gruppetto.config.virtual import VIRTUAL_TABLES
+from gruppetto.config.write import section
 from gruppetto.errors import SettingError
 
 __all__ = ["read_live_plan", "to_plan_toml"]
@@ -42,18 +43,18 @@ def read_live_plan(
     try:
         check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, *LISTS), where=str(file))
         config = load_run(file, content=run, overrides=overrides, preset=preset)
-        chaos: ChaosSetting = _table(ChaosSetting, content, "chaos")
-        compare: CompareSetting = _table(CompareSetting, content, "compare")
+        chaos: ChaosSetting = read_table(ChaosSetting, content, "chaos")
+        compare: CompareSetting = read_table(CompareSetting, content, "compare")
         if seed is not None:
             config, chaos = replace(config, train=config.train.seeded(seed)), replace(chaos, seed=seed)
             compare = CompareSetting(seeds=(seed,) if compare.seeds else ())
-        faults = [*_listed(content.get("fault", [])), *_drawn(content.get("rates", {}), chaos)]
+        faults = [*read_list(LiveFault, content, "fault"), *_drawn(content.get("rates", {}), chaos)]
         return LivePlan(
             run=config,
             chaos=chaos,
             faults=_resolved(faults, [entry.name for entry in config.learners], chaos.seed),
             compare=compare,
-            expect=_table(Expectations, content, "expect"),
+            expect=read_table(Expectations, content, "expect"),
         )
     except SettingError as error:
         if error.where.startswith((str(file), "command line")):
@@ -64,40 +65,13 @@ def read_live_plan(
 def to_plan_toml(plan: LivePlan) -> str:
     """The resolved plan, every fault spelled out, as a file that reads back to the same plan."""
     tables: list[tuple[str, object]] = [("[chaos]", plan.chaos), ("[compare]", plan.compare), ("[expect]", plan.expect)]
-    parts = [_section(head, table) for head, table in tables]
-    parts += [_section("[[fault]]", fault) for fault in plan.faults]
+    parts = [section(head, _said(table)) for head, table in tables]
+    parts += [section("[[fault]]", _said(fault)) for fault in plan.faults]
     return "\n".join([*parts, to_toml(plan.run)])
 
 
-def _section(head: str, table: Any) -> str:
-    lines = [
-        f"{f.name} = {_value(getattr(table, f.name))}" for f in fields(table) if getattr(table, f.name) is not None
-    ]
-    return "\n".join([head, *lines, ""])
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    return str(list(value)) if isinstance(value, tuple) else repr(value)
-
-
-def _table(kind: type, content: Mapping[str, object], name: str) -> Any:
-    values = content.get(name, {})
-    if not isinstance(values, dict):
-        raise SettingError(f"is {shown(values)}", where=name, fix=f"write a table [{name}]")
-    check_keys(values, hints_of(kind), where=name)
-    return made(kind, values, table=name)
-
-
-def _listed(entries: object) -> list[LiveFault]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise SettingError(f"is {shown(entries)}", where="fault", fix="write [[fault]] once for each")
-    for entry in entries:
-        check_keys(entry, hints_of(LiveFault), where="fault")
-    return [made(LiveFault, entry, table="fault") for entry in entries]
+def _said(table: Any) -> dict[str, object]:
+    return {f.name: getattr(table, f.name) for f in fields(table)}
 
 
 def _drawn(rates: object, chaos: ChaosSetting) -> list[LiveFault]:

@@ -29,7 +29,8 @@ def without(stretches: Stretches, holes: Stretches) -> list[tuple[float, float]]
 
 
 def length(stretches: Stretches) -> float:
-    """
+    """How much time they cover.
+
     >>> length([(0.0, 1.0), (3.0, 5.0)])
     3.0
     """
