@@ -28,6 +28,7 @@ CHANGED: dict[str, object] = {
     "run.sync_period": 12,
     "run.overlap_steps": 1,
     "run.min_quorum": 2,
+    "run.rounds_in_flight": 3,
     "run.rounds": 77,
     "run.grace": False,
     "run.grace_factor": 0.5,

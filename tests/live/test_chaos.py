@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+from gruppetto.trace.metrics import measure
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
 
 PLAN = """
 [chaos]
@@ -20,6 +23,8 @@ standby = true
 rounds = 200
 num_fragments = 6
 sync_period = 6
+rounds_in_flight = 2
+overlap_steps = 4
 apply = "carry"
 liveness_s = 4
 
@@ -47,6 +52,8 @@ name = "clara"
 min_step_s = 0.2
 """
 FAULTS = (
+    # There and back takes longer than a step: with one round at a time she would be in none.
+    {"at_s": 0, "kind": "latency", "who": "clara", "delay_s": 0.13},
     {"at_s": 3, "kind": "kill", "who": "anna"},
     {"at_s": 6, "kind": "nan", "who": "ben", "lasts_s": 4},
     {"at_s": 12, "kind": "stop", "who": "clara", "lasts_s": 6},
@@ -76,6 +83,14 @@ def test_a_disturbed_run_keeps_its_invariants(tmp_path: Path) -> None:
     assert checks["never-stands-still"]["figures"]["uptime"] >= 0.999
     assert checks["rejections-are-explained"]["figures"]["rejected"]["not-finite"] > 0
     assert checks["learner-recovery"]["figures"]["recoveries"] == 1
+    found = measure(run / "trace.jsonl")
+    rounds = found.rounds
+    assert found.replay is not None and found.replay.identical
+    assert sum("clara" in r.participants for r in rounds.values()) > 40
+    # Two rounds were open at once, and closed in order.
+    ends = {t: r.done_at or 0.0 for t, r in rounds.items()}
+    assert sum(rounds[t].asked_at < ends[t - 1] for t in rounds if t - 1 in rounds) > 60
+    assert sorted(rounds, key=ends.__getitem__) == sorted(rounds)
     # The second time by one that was started in the place of the first, while the run went on.
     assert checks["standby-takes-over"]["figures"] == {"takeovers": 2, "wrong": []}
     assert (checks["syncer-recovery"]["figures"]["kills"], checks["syncer-recovery"]["figures"]["takeovers"]) == (2, 2)

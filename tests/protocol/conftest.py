@@ -60,6 +60,15 @@ class Scripted:
             case _:
                 return None
 
+    def finish_folds(self) -> list[SyncerAction]:
+        """Complete all folds that the test has not completed."""
+        open_folds = [
+            Folded(round=opened.round, fragment=fragment, learner=learner)
+            for opened in self.core.open_rounds
+            for learner, fragment in sorted(opened.folding)
+        ]
+        return [action for done in open_folds for action in self.feed(done)]
+
     def wait(self, seconds: float) -> list[SyncerAction]:
         self.now += seconds
         return self.feed(Tick())

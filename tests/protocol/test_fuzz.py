@@ -101,6 +101,7 @@ dials = st.fixed_dictionaries(
         "num_fragments": st.integers(1, 3),
         "sync_period": st.integers(1, 3),
         "overlap_steps": st.just(0),
+        "rounds_in_flight": st.integers(1, 3),
         "min_quorum": st.integers(1, 3),
         "rounds": st.one_of(st.none(), st.integers(1, 4)),
         "grace": st.booleans(),
@@ -112,6 +113,7 @@ dials = st.fixed_dictionaries(
 
 @given(dials, st.lists(st.tuples(st.floats(0, 5), anything), max_size=80))
 def test_nothing_that_can_be_said_breaks_the_syncer(setting: dict[str, Any], script: list[tuple[float, Any]]) -> None:
+    setting["rounds_in_flight"] = min(setting["rounds_in_flight"], setting["sync_period"])
     core = SyncerCore(ProtocolSetting(**setting), run_id="run", layout_hash="layout")
     observer, now = Observer(), 0.0
     for delay, event in script:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.downlink import DOWNLINKS
-from gruppetto.sim.choice import Choice
+from gruppetto.sim.choice import Choice, needs_of
+from gruppetto.sim.cluster import Cluster
+from gruppetto.sim.machine import MachineProfile
 from gruppetto.sim.sites import FULL, WAYS, Site, least_period, periods, place, placements
 
 PARAMETERS, STEP_S = 24 << 20, 0.5
@@ -143,3 +145,13 @@ def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 def test_sites_of_which_no_run_can_be_made(sites: list[Site], fix: str) -> None:
     with pytest.raises(SettingError, match=fix):
         placements(sites, CHOICE, parameters=PARAMETERS, step_s=STEP_S)
+
+
+def test_distance_asks_for_several_rounds_in_flight_and_a_full_link_does_not() -> None:
+    far = [site("near", 2, 10, 10, rtt_s=0.001), site("far", 1, 10, 10, rtt_s=0.45)]
+    load = place(far, ["near"], CHOICE, parameters=PARAMETERS, step_s=STEP_S).loads[1]
+    assert not load.in_time and load.answer_steps == 2
+    for latency_s, gbit_s, in_flight in ((0.02, 10.0, 1), (0.2, 10.0, 2), (0.2, 0.002, 1)):
+        machine = MachineProfile(latency_s=latency_s)
+        cluster = Cluster(chips=8, parameters=PARAMETERS, step_s=STEP_S, gbit_s=gbit_s, machine=machine)
+        assert needs_of(cluster, CHOICE).rounds_in_flight == in_flight

@@ -84,10 +84,12 @@ def test_a_run_that_stops_says_what_it_waits_for(setting: TrainSetting, data: Da
 
 
 def unequal(apply: str, rounds: int = ROUNDS) -> tuple[ProtocolSetting, VirtualSetting]:
-    """Four learners of different pace and jitter, whose fragments are on their way at any moment."""
-    four = protocol(num_learners=4, apply=apply, rounds=rounds)
+    """Four learners of different pace and jitter, whose fragments are on their way at any moment; with ``carry`` so far
+    away that two rounds are in flight."""
+    in_flight, latency_s = (2, 0.6) if apply == "carry" else (1, 0.3)
+    four = protocol(num_learners=4, apply=apply, rounds=rounds, rounds_in_flight=in_flight)
     uplink = "int4" if apply == "overwrite" else "bf16"  # what is left unsaid has to be saved too
-    return four, VirtualSetting(step_s=(1.0, 1.18, 0.7, 1.9), jitter=0.1, latency_s=0.3, uplink=uplink)
+    return four, VirtualSetting(step_s=(1.0, 1.18, 0.7, 1.9), jitter=0.1, latency_s=latency_s, uplink=uplink)
 
 
 @pytest.mark.parametrize("apply", ["overwrite", "blend", "carry"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -56,12 +57,14 @@ def test_lock_step_goes_on_as_if_nothing_had_happened(
     assert resumed.world.syncer.cursors == whole.world.syncer.cursors
 
 
+@pytest.mark.parametrize("in_flight", [1, 2])
 def test_unequal_learners_go_on_with_nothing_lost_and_nothing_twice(
-    setting: TrainSetting, data: Data, tmp_path: Path
+    setting: TrainSetting, data: Data, tmp_path: Path, in_flight: int
 ) -> None:
     """Their schedule is not fixed: it begins anew with the resumption. The books and the tape hold all the same."""
-    virtual = VirtualSetting(step_s=(1.0, 1.18, 1.9), jitter=0.1, latency_s=0.3)
-    make = partial(VirtualRun, setting, data, together("overwrite"), virtual)
+    virtual = VirtualSetting(step_s=(1.0, 1.18, 1.9), jitter=0.1, latency_s=0.3 * in_flight)
+    protocol = replace(together("overwrite"), rounds_in_flight=in_flight)
+    make = partial(VirtualRun, setting, data, protocol, virtual)
     whole = make().finish()
     cut = cut_by_markers(make(), 9)
     with TraceWriter(tmp_path / "trace.jsonl", {}) as trace:

@@ -31,6 +31,13 @@ from gruppetto.chaos.wrong_cuts import (
     TakesEveryPart,
     TrustsWhatItSavedLongAgo,
 )
+from gruppetto.chaos.wrong_flights import (
+    BooksWhatIsInFlight,
+    ClosesWhoeverIsReady,
+    CountsAnswersOfTheNext,
+    OpensOneTooMany,
+    OverlooksTheNextQuorum,
+)
 from gruppetto.chaos.wrong_gates import (
     ComparesWithWhatItAdmits,
     CountsRetriesAsVotes,
@@ -210,12 +217,12 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(FreshLearnersDonate, "donors-have-the-weights", within=60),
     _learner(BeginsOnWhateverItFinds, "begins-up-to-date", within=100),
     _learner(ForgetsWhatItHeldBack, "progress-resumes", within=60),
-    _syncer(ReusesAnUnseenRound, "one-value-per-version", "versions-only-grow", within=60),
+    _syncer(ReusesAnUnseenRound, "one-value-per-version", "versions-only-grow", "rightly-refused", within=60),
     _syncer(KeepsTheNameOfADamagedValue, "books-match-weights", "progress-resumes", within=60),
     _syncer(ForgetsWhatWasLost, "books-match-weights", within=60),
     _syncer(PublishesBeyondItsReserve, "persist-before-publish", "durable-before-told", within=40),
     _disk(TakesOverWithoutAFence, "cursors-are-durable", "one-value-per-version", within=60),
-    _disk(ForgetsTheCommitInFlight, "one-value-per-version", within=200),
+    _disk(ForgetsTheCommitInFlight, "one-value-per-version", "rightly-refused", within=200),
     _disk(ClaimsAnEpochTwice, "one-authority-per-epoch", RAISED, within=100),
     _learner(SavesTooLate, "cut-is-consistent", within=60),
     _learner(ResumesAsAnotherLife, "resumed-lives-go-on", "batch-merged-once", within=60),
@@ -248,5 +255,10 @@ CANARIES: tuple[Canary, ...] = (
     _learner(KeepsARestTooSoon, "rests-are-said-once", within=400),
     _learner(HoldsUpItsOwnRound, "progress-resumes", within=60),
     _learner(LeavesBeforeItHasAll, "notice-is-used", within=200),
+    _syncer(ClosesWhoeverIsReady, "one-round-at-a-time", "apart-in-flight", within=60),
+    _syncer(CountsAnswersOfTheNext, "books-match-weights", "every-fold-is-in", "riders-come-first", within=60),
+    _syncer(BooksWhatIsInFlight, "books-match-weights", within=60),
+    _syncer(OpensOneTooMany, "apart-in-flight", within=20),
+    _syncer(OverlooksTheNextQuorum, "asks-when-it-may", within=60),
 )
 """Every wrong core, with the invariants that tell."""

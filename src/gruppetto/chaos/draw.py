@@ -67,6 +67,23 @@ def _with_bounds(plan: Plan) -> Plan:
     bounds = [rng.choice((None, 0, 1, 1, 2, 4)) for _ in plan.learners]
     learners = [replace(who, max_run_ahead=most) for who, most in zip(plan.learners, bounds, strict=True)]
     return replace(plan, learners=tuple(learners))
+    return _with_flight(_with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))))
+
+
+def _with_flight(plan: Plan) -> Plan:
+    """In some worlds several rounds are open at once, and links may take longer than a step."""
+    rng = random.Random(f"flight {plan.seed}")
+    if rng.random() >= 0.3:
+        return plan
+    in_flight = rng.randint(1, min(4, plan.setting.sync_period))
+    # So far away, of two processes under one name the older one may be the last to be heard of.
+    far = () if any(fault.kind is FaultKind.DOUBLE for fault in plan.faults) else (0.7, 1.3)
+    learners = tuple(
+        replace(learner, link=Link(latency_s=rng.choice((learner.link.latency_s, *far)))) for learner in plan.learners
+    )
+    setting = replace(plan.setting, rounds_in_flight=in_flight)
+    # Whoever greets hears nothing for a round trip; who gave up sooner would never be back.
+    return replace(plan, learners=learners, setting=setting, ping_s=max(plan.ping_s, 4.0))
 
 
 def _with_offsets(plan: Plan) -> Plan:

@@ -46,7 +46,7 @@ def _standing_of(syncer: SyncerProcess) -> object:
     core = syncer.core
     members = tuple((m.learner, m.incarnation, m.phase, m.clock, m.steps, dict(m.versions)) for m in core.members)
     totals = core.ledger.totals
-    expected = dict(core.open_round.expected_at) if core.open_round is not None else None
+    expected = [dict(opened.expected_at) for opened in core.open_rounds]
     books = (core.ledger.consumed, totals.merged, totals.discarded, totals.lost, core.ledger.promised_total())
     mark = core.open_mark
     marked = (dict(mark.waiting), dict(mark.parts), dict(mark.left_out)) if mark is not None else None

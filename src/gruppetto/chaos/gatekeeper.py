@@ -112,7 +112,7 @@ class Gatekeeper:
 
     def _judge_refusals(self, core: SyncerCore, answer: Answer, *, refused: bool) -> Broken | None:
         key = (answer.round, answer.fragment)
-        self._refused = {k: who for k, who in self._refused.items() if k[0] == answer.round}
+        self._refused = {k: who for k, who in self._refused.items() if k[0] > core.round}
         who = self._refused.setdefault(key, set())
         if not refused:
             who.discard(answer.learner)

@@ -83,6 +83,7 @@ class Watch:
 
     def new_core(self, syncer: SyncerProcess) -> None:
         """A life begins from what is durable. Whoever was welcome before has to say hello again."""
+        self.inside.begins(syncer.epoch)
         commit = syncer.legacy.commit
         newest = self._gates[max(self._gates)] if self._gates else None
         self._gates[syncer.epoch] = Gatekeeper(commit.state if commit is not None else None, newest)

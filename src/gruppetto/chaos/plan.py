@@ -181,7 +181,8 @@ class Plan:
             f"τ={s.overlap_steps} W={s.snapshot_window} grace={'on' if s.grace else 'off'} apply={s.apply.value} "
             f"when_short={s.when_short} stale={s.stale} T={s.rounds} liveness={s.liveness_s:g} s"
             + (f" durable every {s.durability_rounds} rounds" if s.reserve else "")
-            + (f" due at {self.offsets}" if self.offsets else ""),
+            + (f" due at {self.offsets}" if self.offsets else "")
+            + (f" D={s.rounds_in_flight}" if s.rounds_in_flight > 1 else ""),
         ]
         lines += [
             f"  {a.name}: step {a.pace.step_s:g} s ± {a.pace.jitter:.0%}, latency {a.link.latency_s:g} s"

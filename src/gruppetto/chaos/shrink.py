@@ -19,6 +19,7 @@ MAX_TRIES = 600
 PLAIN = {
     "num_fragments": 1,
     "sync_period": 1,
+    "rounds_in_flight": 1,
     "overlap_steps": 0,
     "min_quorum": 1,
     "rounds": None,

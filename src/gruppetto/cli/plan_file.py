@@ -27,6 +27,7 @@ def run_toml(plan: Plan, *, rounds: int | None = None) -> str:
         ("sync_period", choice.sync_period),
         ("num_fragments", choice.num_fragments),
         ("overlap_steps", plan.overlap_steps),
+        *([("rounds_in_flight", plan.rounds_in_flight)] if plan.rounds_in_flight > 1 else []),
         ("snapshot_window", SNAPSHOT_WINDOW),
         ("apply", plan_apply(plan)),
         ("durability", choice.durability),
@@ -92,6 +93,7 @@ def reasons(plan: Plan) -> dict[str, str]:
         "sync_period": period,
         "num_fragments": fragments,
         "overlap_steps": f"a contribution is under way for about {needs.flight_steps:.1f} steps",
+        "rounds_in_flight": f"an answer takes up to {plan.rounds_in_flight} steps to be asked for and to arrive",
         "snapshot_window": "the next round and the one after it",
         "apply": f"{dropped(plan):.1%} of the work is in flight when its fragment comes back",
         "durability": "no published round is ever lost"

@@ -104,6 +104,7 @@ def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
                 "down_bytes_a_day": load.down_bytes_a_day,
                 "answer_s": load.answer_s,
                 "in_time": load.in_time,
+                "answer_steps": load.answer_steps,
                 "trip_s": load.trip_s,
             }
             for load in found[0].loads
@@ -149,6 +150,11 @@ def _shortages(placement: Placement) -> Iterator[str]:
         name = load.site.name
         if load.use > 1 and name in placement.serving:
             yield f"{name}: its link is too narrow to serve from; rounds take {load.use:.2g} steps"
+        elif not load.in_time and load.use <= FULL:
+            yield (
+                f"{name}: an answer takes {timed(load.answer_s)}, more than a step: its learners are in rounds with "
+                f"rounds_in_flight = {load.answer_steps} or more, or where rounds wait for K"
+            )
         elif load.use > 1 or not load.in_time:
             yield (
                 f"{name}: an answer takes {timed(load.answer_s)}, more than a step: rounds close without its learners, "

@@ -115,6 +115,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "sync_period": choice.sync_period,
         "num_fragments": choice.num_fragments,
         "overlap_steps": plan.overlap_steps,
+        **({"rounds_in_flight": plan.rounds_in_flight} if plan.rounds_in_flight > 1 else {}),
         "apply": plan_apply(plan),
         "uplink": choice.uplink,
         "downlink": choice.downlink,

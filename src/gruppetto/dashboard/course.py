@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gruppetto.dashboard.plausible import real, whole
-from gruppetto.dashboard.seen import PHASES, Raised, RoundSeen, Seen
+from gruppetto.dashboard.seen import OPEN_ROUNDS, PHASES, Raised, RoundSeen, Seen
 from gruppetto.trace.replay import SYNCER
 
 __all__ = ["Course"]
@@ -19,9 +19,11 @@ class Course(Seen):
     """Takes the records of the syncer about itself and who is here."""
 
     def _on_quorum_met(self, who: str, data: Mapping[str, Any]) -> None:
-        now = self.now
-        self.open = RoundSeen(
-            round=whole(data["round"]),
+        now, round = self.now, whole(data["round"])
+        if len(self.opened) >= OPEN_ROUNDS:
+            self.opened.clear()
+        self.opened[round] = RoundSeen(
+            round=round,
             at=now,
             quorum_s=real(data["quorum_s"]),
             grace_s=real(data["grace_s"]),
@@ -30,48 +32,48 @@ class Course(Seen):
 
     def _on_round_closed(self, who: str, data: Mapping[str, Any]) -> None:
         now, names = self.now, tuple(data["participants"])
-        done = self.open or RoundSeen(round=whole(data["round"]), at=now)
-        self.open = done
+        round = whole(data["round"])
+        done = self.opened.setdefault(round, RoundSeen(round=round, at=now))
         done.stage, done.closed_at, done.grace_spent_s = "merge", now, real(data["grace_spent_s"])
         done.participants, done.live, done.why = names, whole(data["live"]), str(data["why"])
-        total = sum(self._weights.get(name, 0.0) for name in names)
+        weights = self._weights.pop(round, {})
+        total = sum(weights.get(name, 0.0) for name in names)
         for name in names:
             lane = self.lane(name)
             if lane is not None:
                 lane.merged_rounds += 1
                 lane.rejected_since.clear()
                 lane.last_merged_round = self.merged_round = done.round
-                lane.measured["share"].add(now, self._weights.get(name, 0.0) / total if total > 0 else 0.0)
-        self._weights.clear()
+                lane.measured["share"].add(now, weights.get(name, 0.0) / total if total > 0 else 0.0)
         self.series["live"].add(now, done.live)
         self.series["participants"].add(now, len(names))
 
     def _on_outer_stepped(self, who: str, data: Mapping[str, Any]) -> None:
-        now = self.now
-        if self.open is not None:
-            self.open.stage, self.open.merge_s = "persist", now - self.open.closed_at
+        now, opened = self.now, self.opened.get(whole(data["round"]))
+        if opened is not None:
+            opened.stage, opened.merge_s = "persist", now - opened.closed_at
 
     def _on_persisted(self, who: str, data: Mapping[str, Any]) -> None:
         now, self.persist_failed = self.now, ""
-        if self.open is not None:
-            self.open.stage, self.open.persist_s = "publish", now - self.open.closed_at - self.open.merge_s
+        opened = self.opened.get(whole(data["round"]))
+        if opened is not None:
+            opened.stage, opened.persist_s = "publish", now - opened.closed_at - opened.merge_s
 
     def _on_persist_failed(self, who: str, data: Mapping[str, Any]) -> None:
         self.persist_failed = str(data["why"])
 
     def _on_published(self, who: str, data: Mapping[str, Any]) -> None:
-        now, done = self.now, self.open
+        now, done = self.now, self.opened.pop(whole(data["round"]), None)
         if self.published_at is not None:
             self.series["pace_s"].add(now, now - self.published_at)
         self.published, self.published_at = whole(data["round"]), now
         self._remember_round(self.published, now)
         self.series["round"].add(now, self.published)
-        if done is not None and done.round == self.published:
+        if done is not None:
             done.publish_s, done.at, done.stage = now - done.closed_at - done.merge_s - done.persist_s, now, "done"
             for name in (*PHASES, "grace_s"):
                 self.series[name].add(now, getattr(done, name))
             self.latest.append(done)
-            self.open = None
         if self.rounds is not None and self.published >= self.rounds and not self.finished:
             self.finished = True
             self.happenings.say(now, "round", SYNCER, f"Round {self.published} was the last: the run is finished.")

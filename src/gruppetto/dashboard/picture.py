@@ -74,7 +74,8 @@ class Picture(Work, Course, Notes):
         if again and self.lives:
             self.happenings.say(self.now, "restart", SYNCER, "The syncer started again; learners trained on.")
             self._traffic = (self.up_bytes, self.down_bytes)
-            self.open = None
+            self.opened.clear()
+            self._weights.clear()
             for lane in self.lanes.values():
                 if lane.state in ("live", "joining"):
                     lane.states.enter(self.now, "away")

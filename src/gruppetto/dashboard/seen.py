@@ -16,6 +16,8 @@ __all__ = ["DEATHS", "MAX_LANES", "PHASES", "Raised", "RoundSeen", "Seen"]
 MAX_LANES = 512
 """Learners that have a lane of their own; what further ones do still counts in the sums."""
 LATEST_ROUNDS, ALARMS, DEATHS = 24, 100, 4096
+OPEN_ROUNDS = 1024
+"""A damaged trace may open rounds that never close."""
 PHASES = ("quorum_s", "grace_spent_s", "merge_s", "persist_s", "publish_s")
 """What a round is made of, in order."""
 SERIES = (
@@ -80,7 +82,8 @@ class Seen:
         """What they have trained on, over all their lives."""
         self.series = {name: Series(slots=2048) for name in SERIES}
         self.latest: deque[RoundSeen] = deque(maxlen=LATEST_ROUNDS)
-        self.open: RoundSeen | None = None
+        self.opened: dict[int, RoundSeen] = {}
+        """Those that have asked and are not published, in order."""
         self.published = 0
         self.merged_round: int | None = None
         """The newest one that holds work of anybody."""
@@ -104,7 +107,8 @@ class Seen:
         self.lines = 0
         self._traffic = (0, 0)
         self._answers: dict[tuple[str, int], tuple[int, int, float | None]] = {}
-        self._weights: dict[str, float] = {}
+        self._weights: dict[int, dict[str, float]] = {}
+        """Of the contributions to each round that has not closed, by learner."""
         self._said: set[tuple[str, str]] = set()
         self._died: dict[tuple[str, float], None] = {}
         self._rounds_at: list[tuple[int, float]] = []
@@ -113,6 +117,11 @@ class Seen:
     def now(self) -> float:
         """The time of the newest record."""
         return self.timeline.now
+
+    @property
+    def open(self) -> RoundSeen | None:
+        """The first of the open rounds."""
+        return next(iter(self.opened.values()), None)
 
     @property
     def rounds(self) -> int | None:

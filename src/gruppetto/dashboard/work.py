@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gruppetto.dashboard.plausible import MOST_WHOLE, real, whole
-from gruppetto.dashboard.seen import Seen
+from gruppetto.dashboard.seen import OPEN_ROUNDS, Seen
 from gruppetto.protocol.admission import ROUTINE
 
 __all__ = ["Work"]
@@ -60,7 +60,10 @@ class Work(Seen):
     def _on_fold(self, who: str, data: Mapping[str, Any]) -> None:
         now, name = self.now, data["learner"]
         answered = self._answers.pop((name, data["fragment"]), None)
-        self._weights[name] = self._weights.get(name, 0.0) + real(data["weight"])
+        if len(self._weights) >= OPEN_ROUNDS:
+            self._weights.clear()
+        weights = self._weights.setdefault(whole(data["round"]), {})
+        weights[name] = weights.get(name, 0.0) + real(data["weight"])
         if answered is not None:
             self.series["merged"].add(now, answered[1] / max(1, self.setting.get("num_fragments") or 1))
             lane = self.lane(name)

@@ -44,6 +44,8 @@ FRAGMENTS = Experiment(
 SHIPS = "H = 24, P = 24"
 WAYS_S = (0.2, 0.4, 0.6)
 """One way, where a step takes a second: an answer that needs more than a step, there and back, is in no round."""
+FLIGHTS = ((0.6, 2), (1.0, 3))
+"""... unless so many rounds may be open at once."""
 
 
 IN_VAIN = Column(title="trained in vain", value=figure("in vain"), form=".1%")
@@ -60,12 +62,20 @@ def _schedule_arms(scale: Scale) -> list[Arm]:
     }
     # τ says what may be in flight without costing anyone; how long a fragment is in flight is for the way it has.
     dials |= {f"{SHIPS}, {way_s} s away": {"latency_s": way_s, "overlap_steps": 5} for way_s in WAYS_S}
+    dials |= {
+        f"{SHIPS}, {way_s} s away, D = {in_flight}": {
+            "latency_s": way_s,
+            "overlap_steps": 5,
+            "in_flight": in_flight,
+        }
+        for way_s, in_flight in FLIGHTS
+    }
     return [Arm(name=name, ride=base.but(**dial), beside=SHIPS) for name, dial in dials.items()]
 
 
 SCHEDULE = Experiment(
     name="schedule",
-    question="What do a longer period H, fewer fragments P, and a longer way between learners and syncer cost?",
+    question="What do a longer period H, fewer fragments P, a longer way, and more rounds in flight for it (D) cost?",
     paper="a longer period costs quality slowly; overlap is nearly free.",
     arms=_schedule_arms,
     columns=(
@@ -84,6 +94,11 @@ SCHEDULE = Experiment(
             says="0.2 s away costs at most 0.5 % (the paper: free)",
         ),
         Ordering(less=f"{SHIPS}, 0.4 s away", more=SHIPS, within=0.02, says="0.4 s away costs at most 2 % (our goal)"),
+        Ordering(
+            less=f"{SHIPS}, 0.6 s away, D = 2",
+            more=f"{SHIPS}, 0.6 s away",
+            says="at 0.6 s two rounds in flight end below one (ours)",
+        ),
         Ordering(less=SHIPS, more="H = 24, P = 1", within=0.01, says="cutting costs at most 1 % (the paper)"),
     ],
     cost="about an hour on two cores",

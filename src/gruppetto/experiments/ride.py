@@ -68,6 +68,8 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     fragments: int = 8
     fragmenter: str = "balanced"
     overlap_steps: int = 2
+    in_flight: int = 1
+    """Rounds that may be open at once."""
     snapshot_window: int = 2
     quorum: int = 1
     grace: bool = True

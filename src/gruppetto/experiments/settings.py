@@ -48,6 +48,7 @@ def protocol_of(ride: Ride) -> ProtocolSetting:
         sync_period=ride.sync_period,
         num_fragments=ride.fragments,
         overlap_steps=ride.overlap_steps,
+        rounds_in_flight=ride.in_flight,
         snapshot_window=ride.snapshot_window,
         min_quorum=ride.quorum,
         grace=ride.grace,

@@ -16,6 +16,7 @@ from gruppetto.protocol.actions import Fold
 from gruppetto.protocol.maker import maker
 from gruppetto.protocol.messages import Answer, Ask, ClipCause, Clipping
 from gruppetto.protocol.norms import excess
+from gruppetto.protocol.round import OpenRound
 from gruppetto.protocol.standing import Standing
 from gruppetto.protocol.units import Fragment
 from gruppetto.protocol.weighting import contribution_weight
@@ -61,7 +62,7 @@ class Gate(Standing):
 
     def _refuses(self, answer: Answer, caps: Caps) -> bool:
         """A contribution with these caps is refused rather than clipped."""
-        opened = self._open
+        opened = self._open_of(answer.round)
         if self.setting.norm_gate != "reject" or not caps or opened is None or self._is_ahead(answer):
             return False  # who parts is not asked again: better clipped than lost
         opened.too_long.add((answer.learner, answer.fragment))
@@ -69,15 +70,13 @@ class Gate(Standing):
         live = len(self.members.live())
         if self._may_refuse(too_long, live):
             return True
-        self._ask_the_refused_again(answer.fragment)
+        self._ask_the_refused_again(opened, answer.fragment)
         return False
 
     def _may_refuse(self, too_long: int, live: int) -> bool:
         return 2 * too_long <= live and live - too_long >= self._quorum(live)
 
-    def _ask_the_refused_again(self, fragment: Fragment) -> None:
-        opened = self._open
-        assert opened is not None
+    def _ask_the_refused_again(self, opened: OpenRound, fragment: Fragment) -> None:
         refused = opened.too_long & opened.rejected
         for learner, p in sorted(refused):
             member = self.members.get(learner)
@@ -87,11 +86,12 @@ class Gate(Standing):
 
     def _is_ahead(self, answer: Answer) -> bool:
         """It comes from a learner that leaves on notice, before the round that will merge it has opened."""
-        return answer.parting and (self._open is None or answer.round != self._open.round)
+        opened = self._open_of(answer.round)
+        return answer.parting and (opened is None or answer.round != opened.round)
 
     def _admit(self, answer: Answer, caps: Caps) -> None:
         """Book a contribution and have it folded."""
-        opened, member = self._open, self.members.get(answer.learner)
+        opened, member = self._open_of(answer.round), self.members.get(answer.learner)
         assert member is not None
         key = (answer.learner, answer.fragment)
         self.ledger.trained(answer.learner, answer.total_tokens)
@@ -104,9 +104,10 @@ class Gate(Standing):
             opened.admitted[key], opened.lives[key] = answer.tokens, answer.incarnation
             opened.folding.add(key)
             if opened.asked_at is None:
-                # A checkpoint may be cut before the round is asked for, and whatever is merged would be in it.
-                self.ledger.promised(answer.learner, answer.fragment, answer.tokens, answer.total_tokens)
                 opened.early.add(key)
+            if opened.asked_at is None or self._overlaps:
+                # A commit may come, or a checkpoint be cut, before its outer step, and what is merged would be in it.
+                self.ledger.promised(answer.learner, answer.fragment, answer.tokens, answer.total_tokens)
             else:
                 self.ledger.merged(answer.learner, answer.fragment, answer.tokens, answer.total_tokens)
         self.cursors[member.slot] = max(self.cursors.get(member.slot, 0), answer.cursor)

@@ -43,7 +43,7 @@ class MeasuredTimes:
 
     factor: float
     quorum_s: float | None = None
-    """ξ_quorum: from the opening of a round to its quorum."""
+    """ξ_quorum: from the opening of a round to its quorum, but for the time in which a round before it was open."""
     sync_s: float | None = None
     """ξ_sync: merge, persist and publish."""
 
@@ -55,9 +55,17 @@ class MeasuredTimes:
 
 
 def grace_window_s(
-    *, step_s: float | None, quorum_s: float | None, sync_s: float | None, overlap_steps: int, grace_factor: float
+    *,
+    step_s: float | None,
+    quorum_s: float | None,
+    sync_s: float | None,
+    overlap_steps: int,
+    grace_factor: float,
+    most_steps: int = 1,
 ) -> float:
     """ξ_grace = γ · max(0, τ·ξ_step − (ξ_quorum + ξ_sync)), at most one step; 0 until all three are known.
+
+    ``most_steps``: at most so many, where the fleet moves on only then (``rounds_in_flight``).
 
     >>> grace_window_s(step_s=1.0, quorum_s=0.9, sync_s=0.1, overlap_steps=2, grace_factor=0.8)
     0.8
@@ -67,4 +75,4 @@ def grace_window_s(
     if step_s is None or quorum_s is None or sync_s is None:
         return 0.0
     slack_s = max(0.0, overlap_steps * step_s - (quorum_s + sync_s))
-    return min(grace_factor * slack_s, step_s)
+    return min(grace_factor * slack_s, most_steps * step_s)

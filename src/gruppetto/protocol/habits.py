@@ -45,16 +45,16 @@ class Habits:
         for action in actions:
             match action:
                 case QuorumMet():
-                    self._grace_s = {action.round: action.grace_s}
+                    self._grace_s[action.round] = action.grace_s
                 case RoundClosed():
                     self._closed = action.round
+                    grace_s = self._grace_s.pop(action.round, 0.0)
                     if core.schedule.due(action.round):
-                        self._saw_closing(core, action)
+                        self._saw_closing(core, action, grace_s)
                 case _:
                     pass
 
-    def _saw_closing(self, core: SyncerCore, closed: RoundClosed) -> None:
-        grace_s = self._grace_s.get(closed.round, 0.0)
+    def _saw_closing(self, core: SyncerCore, closed: RoundClosed, grace_s: float) -> None:
         spent = 0.0 < grace_s <= closed.grace_spent_s + HAIR_S
         self._note(core, AlarmKind.GRACE_SPENT, spent and len(closed.participants) < len(core.members.live()))
 

@@ -33,7 +33,7 @@ from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Ro
 
 __all__ = ["Hearing"]
 
-LIVE, LEFT, GRACE = MemberPhase.LIVE, MemberPhase.LEFT, Phase.GRACE
+LIVE, LEFT = MemberPhase.LIVE, MemberPhase.LEFT
 """Looked at at every event."""
 
 
@@ -80,8 +80,8 @@ class Hearing(Gate):
         # However far it rode on alone: counted from there, rounds would gallop until they had caught up.
         member.clock = self.published_round
         member.versions = {Fragment(p): v for p, v in enumerate(hello.versions) if v >= 0}
-        if self._open is not None:
-            self._open.asked.pop(member.learner, None)
+        for opened in self.open_rounds:
+            opened.asked.pop(member.learner, None)
         self._note_member(member, arrival.value)
         self._welcome(member, hello)
         if self.phase is Phase.FINISHED:
@@ -104,7 +104,7 @@ class Hearing(Gate):
         self.ledger.trained(news.learner, news.tokens)
         if member.phase is not LIVE:
             self._maybe_live(now, member)
-        if self._open is not None and self._open.rejected:
+        if (self._open is not None and self._open.rejected) or self._later:
             self._ask_again_if_short(member)
 
     def _on_answer(self, now: float, answer: Answer) -> None:
@@ -122,9 +122,10 @@ class Hearing(Gate):
 
     def _on_deferred(self, now: float, news: Deferred) -> None:
         member = self._speaker(now, news.learner, news.incarnation)
-        if member is None or news.epoch != self.epoch or self._open is None or news.round != self._open.round:
+        opened = self._open_of(news.round)
+        if member is None or news.epoch != self.epoch or opened is None or news.round != opened.round:
             return
-        self._open.expected_at[news.learner] = now + max(0.0, news.expected_s)
+        opened.expected_at[news.learner] = now + max(0.0, news.expected_s)
 
     def _on_heartbeat(self, now: float, news: Heartbeat) -> None:
         member = self._speaker(now, news.learner, news.incarnation)
@@ -194,9 +195,9 @@ class Hearing(Gate):
         member.phase = MemberPhase.LIVE
         member.ready_since = now
         self._note_member(member, "synchronised")
-        opened = self._open
-        if self.phase is Phase.GRACE and opened is not None and member.learner not in opened.asked:
-            self._ask(member)
+        for opened in self.open_rounds:
+            if self._is_asking(opened) and member.learner not in opened.asked:
+                self._ask(opened, member)
 
     def _welcome(self, member: Member, hello: Hello) -> None:
         seed = self.phase is Phase.SEEDING and self._seeder in (None, member.learner) and hello.can_seed
@@ -235,10 +236,10 @@ class Hearing(Gate):
         member = self.members.get(answer.learner)
         known = member is not None and member.phase is not LEFT and answer.learner in self.ledger.accounts
         in_range = 0 <= answer.fragment < len(self.versions)
-        opened = self._open
+        opened = self._open_of(answer.round)
         taking: Round | None = None
         due: tuple[Fragment, ...] = ()
-        if opened is not None and self.phase is GRACE and opened.closing is None:
+        if opened is not None and self._is_asking(opened) and opened.closing is None:
             taking, due = opened.round, opened.due
         if answer.parting and in_range:
             taking, due = self._round_of_merge(answer.fragment), (answer.fragment,)
@@ -266,7 +267,7 @@ class Hearing(Gate):
 
         It need not be ``answer`` itself: that may be another try, or a younger snapshot, of what is here already.
         """
-        opened, key = self._open, (answer.learner, answer.fragment)
+        opened, key = self._open_of(answer.round), (answer.learner, answer.fragment)
         if opened is None or (answer.epoch, answer.round) != (self.epoch, opened.round):
             return 0
         return opened.admitted[key] if opened.lives.get(key) == answer.incarnation else 0
@@ -281,7 +282,7 @@ class Hearing(Gate):
     def _reject(self, answer: Answer, reason: RejectionReason) -> None:
         self.rejected[reason.value] = self.rejected.get(reason.value, 0) + 1
         self._out.append(Drop(round=answer.round, fragment=answer.fragment, learner=answer.learner, reason=reason))
-        opened = self._open
+        opened = self._open_of(answer.round)
         if opened is not None and answer.round == opened.round and answer.fragment in opened.due:
             key = (answer.learner, answer.fragment)
             if key not in opened.admitted:
@@ -297,12 +298,14 @@ class Hearing(Gate):
             self._send(member.learner, member.session, again)
 
     def _ask_again_if_short(self, member: Member) -> None:
-        """A refused contribution may be made good while the round is short of answers."""
-        opened = self._open
-        if opened is None or self.phase is not Phase.GRACE or not member.is_live():
+        """A refused contribution may be made good while its round is short of answers."""
+        if not member.is_live():
             return
-        again = tuple(p for p in opened.due if (member.learner, p) in opened.rejected)
-        if again and opened.answers() < self._quorum(len(self.members.live())):
-            opened.rejected -= {(member.learner, p) for p in again}
-            ask = Ask(epoch=self.epoch, round=opened.round, fragments=again)
-            self._send(member.learner, member.session, ask)
+        for opened in self.open_rounds:
+            if not opened.rejected or not self._is_asking(opened):
+                continue
+            again = tuple(p for p in opened.due if (member.learner, p) in opened.rejected)
+            if again and opened.answers() < self._quorum(len(self.members.live())):
+                opened.rejected -= {(member.learner, p) for p in again}
+                ask = Ask(epoch=self.epoch, round=opened.round, fragments=again)
+                self._send(member.learner, member.session, ask)

@@ -6,7 +6,7 @@ Observers serve tests, the fuzzer and ``replay``: they watch a syncer, they neve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gruppetto.protocol.actions import (
     Alarm,
@@ -23,6 +23,7 @@ from gruppetto.protocol.actions import (
 from gruppetto.protocol.alarm_table import ALARMS, LOSS_NATS, ROOM_AGAIN, SKEW_S, SKEWED_NO_MORE_S
 from gruppetto.protocol.events import LookedAround, Persisted, SyncerEvent
 from gruppetto.protocol.habits import MARKS, Habits
+from gruppetto.protocol.membership import Member
 from gruppetto.protocol.messages import Ask, Marker
 from gruppetto.protocol.quorum import effective_quorum
 from gruppetto.protocol.round import Phase
@@ -43,6 +44,8 @@ INVARIANTS = {
     "closes-when-it-may": "a round with a quorum of answers closes in the step in which nobody is to come any more, or "
     "the fleet has moved on; and it goes on to its merge in the step in which the last contribution is folded",
     "one-round-at-a-time": "rounds close in order, none is skipped and none is used twice in one epoch",
+    "apart-in-flight": "at most D consecutive rounds are open, and have no fragment in common; "
+    "only the first of them closes, and only the last has not asked",
     "weights-are-positive": "what is folded has a positive, finite weight",
     "ledger-balances": "consumed · P = merged + promised + discarded + lost + open, exactly",
     "names-add-up": "what the learners have consumed by name, and those who left long ago together, is all of it",
@@ -84,6 +87,14 @@ class Observer:
         self._habits: dict[int, Habits] = {}
         self._losses: dict[int, tuple[float, float]] = {}
         """By epoch: the lowest and the highest loss that anybody has reported."""
+
+    def begins(self, epoch: int) -> None:
+        """A core begins in this life. It need not be the first of it: while nobody has seeded, one may be made anew,
+        which remembers nothing of what the one before was told."""
+        self._alarms.pop(epoch, None)
+        self._missed.pop(epoch, None)
+        self._habits.pop(epoch, None)
+        self._losses.pop(epoch, None)
 
     def saw(self, core: SyncerCore, event: SyncerEvent, actions: Iterable[SyncerAction]) -> None:
         """Judge one step of ``core``."""
@@ -221,6 +232,7 @@ class Observer:
         opened, live = core.open_round, core.members.live()
         degrade = core.setting.when_short == "degrade"
         quorum = effective_quorum(min_quorum=core.setting.min_quorum, live=len(live), degrade=degrade)
+        self._judge_flight(core, live, quorum)
         if opened is None or core.phase not in (Phase.QUORUM, Phase.GRACE):
             return
         if core.phase is Phase.QUORUM:
@@ -234,6 +246,18 @@ class Observer:
         over = not core.setting.grace or not opened.waited_for(live) or opened.moved_on(live) >= quorum
         if opened.answers_that_count(live) >= quorum and over:
             raise BrokenInvariantError("closes-when-it-may", f"round {opened.round} is still open")
+
+    def _judge_flight(self, core: SyncerCore, live: Sequence[Member], quorum: int) -> None:
+        rounds, due = [o.round for o in core.open_rounds], [p for o in core.open_rounds for p in o.due]
+        consecutive = not rounds or rounds == list(range(rounds[0], rounds[0] + len(rounds)))
+        others_take = all(o.closing is None for o in core.open_rounds[1:])
+        others_ask = all(o.asked_at is not None for o in core.open_rounds[:-1])
+        few = len(rounds) <= core.setting.rounds_in_flight and len(set(due)) == len(due)
+        if not (consecutive and others_take and others_ask and few):
+            raise BrokenInvariantError("apart-in-flight", f"{rounds} with {due} after round {core.round}")
+        last = core.open_rounds[-1] if len(rounds) > 1 else None
+        if last is not None and last.asked_at is None and sum(m.clock >= last.round for m in live) >= quorum:
+            raise BrokenInvariantError("asks-when-it-may", f"round {last.round} has not asked")
 
     def _judge_state(self, core: SyncerCore) -> None:
         self._judge_verdict(core)

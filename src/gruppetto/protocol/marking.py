@@ -40,7 +40,8 @@ from gruppetto.protocol.units import Incarnation, LearnerId, Round
 __all__ = ["Marking", "OpenMark"]
 
 BETWEEN_ROUNDS = (Phase.STARTING, Phase.QUORUM, Phase.FINISHED)
-"""All that was merged is published, and nothing of the next round is in but promises of learners that leave."""
+"""All that was merged is published, and nothing of the next round is in but promises of learners that leave. With
+several rounds in flight all that is in is a promise, so that a round that has asked is as good a moment."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +122,8 @@ class Marking(Standing):
         mark = self._mark
         if mark is None:
             return
-        if mark.round is None and self.phase in BETWEEN_ROUNDS and not self._unsaved:
+        between = self.phase in BETWEEN_ROUNDS or (self._overlaps and self.phase is Phase.GRACE)
+        if mark.round is None and between and not self._unsaved:
             self._cut(mark)
         elif isinstance(event, Hello):
             mark.leave_out(event.learner, "its link broke")  # and with it the marker, perhaps

@@ -1,4 +1,4 @@
-"""The one round that is open at a time: who was asked, who answered, who is still waited for."""
+"""A round while it is open: who was asked, who answered, who is still waited for."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ class OpenRound:
     round: Round
     due: tuple[Fragment, ...]
     opened_at: float
+    in_flight: int = 1
+    """D: the fleet has moved on when it is so many steps further."""
     asked_at: float | None = None
     grace_s: float = 0.0
     closed_at: float | None = None
@@ -97,10 +99,10 @@ class OpenRound:
         return True
 
     def moved_on(self, live: Iterable[Member]) -> int:
-        """Live learners at clock t + 1 or beyond, so that waiting longer would cost them something.
+        """Live learners at clock t + D or beyond, so that waiting longer would cost them something.
 
-        While the syncer keeps pace, that is the paper's rule. When it does not, all are past every round before it has
-        even asked; then it takes a whole step since the ask.
+        While the syncer keeps pace, that is, for D = 1, the paper's rule. When it does not, all are past every round
+        before it has even asked; then it takes D whole steps since the ask.
         """
         round = self.round
         past = [m for m in live if m.clock > round]
@@ -117,7 +119,7 @@ class OpenRound:
     def _still_with(self, member: Member) -> int:
         """The last clock at which waiting costs this learner nothing."""
         asked_at = self.asked.get(member.learner, self.round)
-        return self.round if asked_at <= self.round else asked_at + 1
+        return self.round + self.in_flight - 1 if asked_at <= self.round else asked_at + self.in_flight
 
     def somebody_to_come(self, live: Sequence[Member]) -> bool:
         """Whether :meth:`waited_for` is more than 0. It is mostly the same one as at the last look, and the last of

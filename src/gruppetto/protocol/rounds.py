@@ -59,8 +59,9 @@ class Rounds(Standing):
         self._persist()
 
     def _on_folded(self, now: float, event: Folded) -> None:
-        if self._open is not None and event.round == self._open.round:
-            self._open.folding.discard((event.learner, event.fragment))
+        opened = self._open_of(event.round)
+        if opened is not None and event.round == opened.round:
+            opened.folding.discard((event.learner, event.fragment))
         else:
             self._early.folded(event.learner, event.fragment)
         member = self.members.get(event.learner) if event.cosine is not None else None
@@ -199,10 +200,19 @@ class Rounds(Standing):
             self._send(member.learner, member.session, begin)
 
     def _open_next_round(self, now: float) -> None:
-        following = Round(self.round + 1)
-        self._open = OpenRound(round=following, due=self.schedule.due(following), opened_at=now)
-        self._early.move_to(self._open)
-        self.phase = Phase.QUORUM
+        if self._later:
+            self._open = self._later.pop(0)
+        else:
+            self._open = self._new_round(now, Round(self.round + 1))
+        self.phase = Phase.QUORUM if self._open.asked_at is None else Phase.GRACE
+        if self.phase is QUORUM:
+            self._open.opened_at = now
+
+    def _new_round(self, now: float, round: Round) -> OpenRound:
+        due, in_flight = self.schedule.due(round), self.setting.rounds_in_flight
+        opened = OpenRound(round=round, due=due, opened_at=now, in_flight=in_flight)
+        self._early.move_to(opened)
+        return opened
 
     def _ask_if_quorum(self, now: float) -> None:
         opened = self._open
@@ -214,16 +224,19 @@ class Rounds(Standing):
         self._alarms.quorum_short(now, opened.round, live=len(live), quorum=quorum)
         if at_clock < quorum:
             return  # as the verdict will say, should somebody ask for its words
+        self.phase = Phase.GRACE
+        self._ask_all(now, opened, live, at_clock)
+
+    def _ask_all(self, now: float, opened: OpenRound, live: list[Member], at_clock: int) -> None:
         quorum_s = now - opened.opened_at
         self.measured.quorum_took(quorum_s)
         opened.asked_at = now
         opened.grace_s = self._grace_window_s(live)
-        self.phase = Phase.GRACE
         self._out.append(
             QuorumMet(round=opened.round, quorum_s=quorum_s, at_clock=at_clock, live=len(live), grace_s=opened.grace_s)
         )
         for member in live:
-            self._ask(member)
+            self._ask(opened, member)
 
     def _close_if_due(self, now: float) -> None:
         opened = self._open
@@ -298,7 +311,7 @@ class Rounds(Standing):
 
         ``wake_at`` stays too; it may then come sooner than it need, which costs a spurious Tick.
         """
-        if self._mark is not None or not self._alarms.silent:
+        if self._mark is not None or self._later or not self._alarms.silent:
             return False
         phase, opened = self.phase, self._open
         if phase is GRACE and opened is not None and opened.closing is not None and opened.folding:
@@ -353,6 +366,7 @@ class Rounds(Standing):
             sync_s=self.measured.sync_s,
             overlap_steps=self.setting.overlap_steps,
             grace_factor=self.setting.grace_factor,
+            most_steps=self.setting.rounds_in_flight,
         )
 
     def _next_wake(self) -> float | None:

@@ -16,6 +16,8 @@ __all__ = ["ProtocolSetting"]
 MAX_FRAGMENTS = 4096
 MAX_SYNC_PERIOD = 1_000_000
 MAX_WINDOW = 1024
+MAX_IN_FLIGHT = 64
+"""Running merges are kept for the fragments of so many rounds."""
 LEAST_EXCESS = 2.0
 """Half of all honest contributions are longer, and heavier, than their median."""
 MAX_LEARNERS = 4096
@@ -40,6 +42,9 @@ class ProtocolSetting:
     """H: rounds between two synchronisations of one fragment."""
     overlap_steps: int = 2
     """τ: inner steps during which a fragment may be in flight without costing anyone anything."""
+    rounds_in_flight: int = 1
+    """D: so many consecutive rounds may be open at once, and an answer has D steps to be asked for and to arrive. 1 is
+    the paper's rule; more where a link takes longer than a step (:mod:`gruppetto.protocol.flight`)."""
     min_quorum: int = 1
     """K: the smallest number of learners that may close a round."""
     rounds: int | None = None
@@ -90,8 +95,15 @@ class ProtocolSetting:
             if not field.name.startswith("_"):
                 self._check_kind(field.name)
         Schedule(num_fragments=self.num_fragments, sync_period=self.sync_period)
-        at_least_one = ("num_learners", "min_quorum", "rounds", "start_learners", "num_slots", "durability_rounds")
-        for name in at_least_one:
+        for name in (
+            "num_learners",
+            "min_quorum",
+            "rounds",
+            "start_learners",
+            "num_slots",
+            "durability_rounds",
+            "rounds_in_flight",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(f"{name} is {value}", where=f"run.{name}", fix="use 1 or more")
@@ -106,6 +118,7 @@ class ProtocolSetting:
             ("num_slots", 1_000_000),
             ("durability_rounds", 1_000_000),
             ("departed_named", 1_000_000),
+            ("rounds_in_flight", MAX_IN_FLIGHT),
         ):
             value = getattr(self, name)
             if value is not None and value > most:
@@ -136,6 +149,12 @@ class ProtocolSetting:
                 f"overlap_steps is {self.overlap_steps} but sync_period is {self.sync_period}",
                 where="run.overlap_steps",
                 fix="use less than sync_period, or each fragment is due again before it has arrived",
+            )
+        if self.rounds_in_flight > self.sync_period:
+            raise SettingError(
+                f"rounds_in_flight is {self.rounds_in_flight} but sync_period is {self.sync_period}",
+                where="run.rounds_in_flight",
+                fix="use sync_period or less, or a fragment is due again while its last round is still open",
             )
         for name, low, high in (
             ("grace_factor", 0.0, 1.0),

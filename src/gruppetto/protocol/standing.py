@@ -42,11 +42,13 @@ class Standing:
         "_early",
         "_goes_on_until",
         "_last_commit",
+        "_later",
         "_mark",
         "_may_publish_until",
         "_news",
         "_open",
         "_out",
+        "_overlaps",
         "_persist_retry_at",
         "_seeder",
         "_stopping",
@@ -118,6 +120,10 @@ class Standing:
         """The usual weight of a contribution."""
         self.measured = MeasuredTimes(factor=setting.ema_factor)
         self._open: OpenRound | None = None
+        """The first of the open rounds; ``phase`` is its own."""
+        self._later: list[OpenRound] = []
+        """Those open behind it, in order (:mod:`gruppetto.protocol.flight`). Only the last may not have asked yet."""
+        self._overlaps = setting.rounds_in_flight > 1
         self._goes_on_until: float | None = None
         """The open round stays open until then, unless something happens that could close it."""
         self._early = EarlyParts()
@@ -176,8 +182,24 @@ class Standing:
 
     @property
     def open_round(self) -> OpenRound | None:
-        """The round in progress, for whoever shows it."""
+        """The round in progress, the first where there are several, for whoever shows it."""
         return self._open
+
+    @property
+    def open_rounds(self) -> tuple[OpenRound, ...]:
+        """All of them, in order."""
+        return () if self._open is None else (self._open, *self._later)
+
+    def _open_of(self, round: Round) -> OpenRound | None:
+        """The open round of this number, if it is one behind the first; else the first."""
+        for later in self._later:
+            if later.round == round:
+                return later
+        return self._open
+
+    def _is_asking(self, opened: OpenRound) -> bool:
+        """It has asked, and has not come to its merge."""
+        return self.phase is Phase.GRACE if opened is self._open else opened.asked_at is not None
 
     def _restore(self, state: SyncerState) -> None:
         """A new life from what the last one made durable. Learners dial in again by themselves."""
@@ -226,9 +248,7 @@ class Standing:
     def _all_fragments(self) -> tuple[Fragment, ...]:
         return tuple(Fragment(p) for p in range(self.setting.num_fragments))
 
-    def _ask(self, member: Member) -> None:
-        opened = self._open
-        assert opened is not None
+    def _ask(self, opened: OpenRound, member: Member) -> None:
         opened.asked[member.learner] = member.clock
         missing = opened.due
         if opened.admitted:

@@ -1,6 +1,6 @@
 """A syncer that is told to stop makes a last commit: what it has published is durable when it goes (section 9).
 
-The round that is open is given up between two deeds: nothing of it was published, and the next life opens it anew and
+What is open of rounds is given up between two deeds: nothing of it was published, and the next life opens it anew and
 asks again. What was folded into it is open work once more, in the books too. A round that has its verdict is carried
 to its end first, which takes the machine a moment and nobody's answer. What was promised by learners that have left
 stays promised in the commit.
@@ -36,8 +36,9 @@ class Stopping(Standing):
         if not self._stopping or self.phase not in INTERRUPTIBLE or decided:
             return
         opened, self._open = self._open, None
-        if opened is not None:
-            # What came ahead of its round is promised, and not merged in the books.
+        self._later.clear()
+        if opened is not None and not self._overlaps:
+            # What came ahead of its round is promised, and not merged in the books; so is all with rounds in flight.
             for learner, fragment in sorted(opened.admitted.keys() - opened.early):
                 self.ledger.voided(learner, fragment, opened.admitted[learner, fragment])
         self._last_commit = True

@@ -1,9 +1,10 @@
 """The syncer's core: events in, actions out, time as an argument (section 3).
 
-One class in six files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
+One class in seven files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
 (contributions compared with each other), :mod:`~gruppetto.protocol.hearing` (what learners say),
-:mod:`~gruppetto.protocol.rounds` (how a round goes), :mod:`~gruppetto.protocol.marking` (how a checkpoint of the whole
-run is cut), :mod:`~gruppetto.protocol.stopping` (how it goes in good order).
+:mod:`~gruppetto.protocol.rounds` (how a round goes), :mod:`~gruppetto.protocol.flight` (how the next ones ask
+meanwhile), :mod:`~gruppetto.protocol.marking` (how a checkpoint of the whole run is cut),
+:mod:`~gruppetto.protocol.stopping` (how it goes in good order).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from gruppetto.protocol.events import (
     TakeCheckpoint,
     Tick,
 )
+from gruppetto.protocol.flight import Flight
 from gruppetto.protocol.hearing import Hearing
 from gruppetto.protocol.marking import Marking
 from gruppetto.protocol.messages import Answer, Deferred, Goodbye, Heartbeat, Hello, Marked, Progress
-from gruppetto.protocol.rounds import Rounds
 from gruppetto.protocol.stopping import Stopping
 
 __all__ = ["SyncerCore"]
 
 
-class SyncerCore(Hearing, Rounds, Marking, Stopping, Dispatching):
+class SyncerCore(Hearing, Flight, Marking, Stopping, Dispatching):
     """Decides when each round closes, who is in it and with what weight.
 
     ``step`` takes one event at time ``now`` (seconds, never decreasing) and returns what to do. ``wake_at`` is the time
@@ -83,6 +84,8 @@ class SyncerCore(Hearing, Rounds, Marking, Stopping, Dispatching):
         self._mind_the_mark(now, event)
         self._stop_if_ready()
         self._advance(now)
+        if self._overlaps:
+            self._look_ahead(now)
         self.wake_at = self._next_wake()
         return self._out
 

@@ -3,7 +3,7 @@
 What one round with one fragment in it costs::
 
     progress ─▶ quorum ─▶ ask ─▶ answer goes up ─▶ folds ─▶ outer step ─▶ persist ─▶ publish ─▶ fragment goes down
-                └──────────────── a round: the next one opens at its end ──────────────┘
+                └──────────────── a round: the D-th after it opens at its end ─────────┘
     └───────────────────────────────────── the flight of a contribution ──────────────────────────────────────┘
 """
 
@@ -15,6 +15,8 @@ from typing import Literal
 
 from gruppetto.numerics.codec import CODECS, Codec
 from gruppetto.numerics.downlink import DOWNLINKS, REST
+from gruppetto.numerics.downlink import DOWNLINKS
+from gruppetto.protocol.settings import MAX_IN_FLIGHT
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.quality import codec_loss, compute_share, flight_loss, learners_loss, period_loss
 
@@ -23,6 +25,8 @@ __all__ = ["Choice", "Needs", "needs_of"]
 GIB = 2.0**30
 GBIT = 1e9 / 8
 FP32_BYTES = 4
+FULL = 0.8
+"""Of a link: beyond, what is short and urgent waits behind bodies, and a lost second is not caught up with."""
 SAMPLE = 1 << 20
 """Elements by which the bytes of a codec are counted."""
 CORE_BYTES_PER_S = 1e9
@@ -70,6 +74,8 @@ class Needs:
     """From one round to the next: a step, or more where links, disk or syncer need longer."""
     slowdown: float
     """Steps to a round."""
+    rounds_in_flight: int
+    """D: the steps in which an answer is asked for and arrives."""
     flight_steps: float
     """Inner steps from a snapshot to the merged value, and half a step until the boundary at which it is applied."""
     gbit_s: float
@@ -115,9 +121,12 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
         persist_s -= machine.persist_s * (1 - 1 / choice.num_fragments)
     beside_links_s = 2 * machine.latency_s + syncer_s + persist_s + costs.publish_s
     round_s = beside_links_s + up / width
-    due_s = max(choice.every * step_s, round_s, down / width)
+    in_flight = _in_flight(choice, step_s, latency_s=machine.latency_s, up_s=up / width, down_s=down / width)
+    at_once = max(1.0, in_flight / choice.every)
+    alone_s = syncer_s + persist_s + costs.publish_s
+    due_s = max(choice.every * step_s, round_s / at_once, alone_s, up / width, down / width)
     interval_s = due_s / choice.every
-    slack_s = choice.every * step_s - beside_links_s
+    slack_s = at_once * choice.every * step_s - beside_links_s
     flight_s = round_s + 3 * machine.latency_s + down / width + step_s / 2
     busier = max(up, down) / due_s / GBIT
     loss = (
@@ -134,6 +143,7 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
         persist_s=persist_s,
         interval_s=interval_s,
         slowdown=interval_s / step_s,
+        rounds_in_flight=in_flight,
         flight_steps=flight_s / step_s,
         gbit_s=at_a_site * max(up / slack_s, down / (choice.every * step_s)) / GBIT if slack_s > 0 else math.inf,
         mean_gbit_s=at_a_site * busier,
@@ -147,6 +157,14 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
     return _judged(found, cluster, choice)
 
 
+def _in_flight(choice: Choice, step_s: float, *, latency_s: float, up_s: float, down_s: float) -> int:
+    """1 where a link has too much to carry: with more of it at once everything would come late."""
+    if max(up_s, down_s) > FULL * choice.every * step_s:
+        return 1
+    answer_s = 3 * latency_s + up_s  # progress, ask and answer, one way each
+    return min(max(1, math.ceil(answer_s / step_s)), choice.sync_period, MAX_IN_FLIGHT)
+
+
 def _of_one_job(cluster: Cluster) -> Needs:
     """One learner exchanges nothing with anybody, and so has no loss to show for it: plain data parallel."""
     return Needs(
@@ -157,6 +175,7 @@ def _of_one_job(cluster: Cluster) -> Needs:
         persist_s=0.0,
         interval_s=cluster.step_s,
         slowdown=1.0,
+        rounds_in_flight=1,
         flight_steps=0.0,
         gbit_s=0.0,
         mean_gbit_s=0.0,

@@ -91,6 +91,11 @@ class Plan:
         return overlap_steps(self.best)
 
     @property
+    def rounds_in_flight(self) -> int:
+        """D."""
+        return self.best.needs.rounds_in_flight
+
+    @property
     def interval_s(self) -> float:
         """From one round to the next, as simulated."""
         rounds = self.seen[0][1].rounds
@@ -217,6 +222,7 @@ def simulate(cluster: Cluster, priced: Priced, horizon_s: float) -> Outcome:
             num_fragments=choice.num_fragments,
             sync_period=choice.sync_period,
             overlap_steps=overlap_steps(priced),
+            rounds_in_flight=needs.rounds_in_flight,
         ),
     )
     return run("decoupled", scenario, seed=0)

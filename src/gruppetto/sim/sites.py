@@ -10,7 +10,8 @@ M in all, and a share a of the model served there (1 at the one syncer's site, 1
 So a syncer's site sends what all the others take down: that is what a narrow way out cannot bear.
 
 A round closes when the fleet has made its next step, so an answer has one step to be asked for and to arrive: a learner
-whose fragment takes longer up is not in fewer rounds but in none, and only smaller fragments help it.
+whose fragment takes longer up is not in fewer rounds but in none. Smaller fragments help it, or several rounds in
+flight, if its link can carry what they bring.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.downlink import DOWNLINKS
-from gruppetto.sim.choice import GBIT, Choice
+from gruppetto.sim.choice import FULL, GBIT, Choice
 from gruppetto.sim.planner import MOST_FRAGMENTS
 
 __all__ = [
@@ -39,8 +40,6 @@ __all__ = [
     "placements",
 ]
 
-FULL = 0.8
-"""Of a link: beyond, what is short and urgent waits behind bodies, and a lost second is not caught up with."""
 SAMPLE = 1 << 20
 LONGEST_PERIOD = 1000
 """Beyond, nobody has looked at what H does to the loss."""
@@ -94,7 +93,10 @@ class Load:
     answer_s: float
     """From the step that makes a quorum to its answer at the syncer: two messages, and its fragment up."""
     in_time: bool
-    """Which is less than a step: else rounds close without its learners, unless they wait for K of them."""
+    """Which is less than a step: else rounds close without its learners, unless they wait for K of them, or several are
+    in flight."""
+    answer_steps: int
+    """In so many steps it is in time: D, if the link is not too full."""
     trip_s: float
     """From a snapshot to the merged value, for a learner there: three round trips, its fragment up and one down, at the
     share that the narrowest link on the way has for it."""
@@ -176,6 +178,7 @@ def place(
                 down_bytes_s=site.learners * down * (1 - share) + others * up * share,
                 answer_s=answer_s,
                 in_time=not site.learners or answer_s <= step_s,
+                answer_steps=max(1, math.ceil(answer_s / step_s)),
                 trip_s=trip_s,
             )
         )

@@ -64,7 +64,8 @@ class _Collector:
         self._where = where
         self._timeline = Timeline()
         self._core_described = False
-        self._open: RoundMeasures | None = None
+        self._open: dict[int, RoundMeasures] = {}
+        """The rounds that have asked and are not published."""
         self._steps: dict[str, tuple[int, int]] = {}
         self._down: dict[str, tuple[float, str]] = {}
         self._reborn: set[str] = set()
@@ -160,7 +161,7 @@ class _Collector:
             return
         for kind in list(self._alarms):
             self._end_alarm(kind)  # what the next life does not say again was over with the last one
-        self._open = None
+        self._open.clear()
         self._traffic = (self.found.up_bytes or 0, self.found.down_bytes or 0)
         for name, learner in self.found.learners.items():
             if learner.states and learner.states[-1][1] in ("live", "joining"):
@@ -192,7 +193,7 @@ class _Collector:
     def _on_quorum_met(self, data: Mapping[str, Any]) -> None:
         core = self.replayer.core
         assert core is not None
-        self._open = RoundMeasures(
+        self._open[data["round"]] = RoundMeasures(
             round=data["round"],
             asked_at=self._now,
             quorum_s=data["quorum_s"],
@@ -202,12 +203,13 @@ class _Collector:
         )
 
     def _on_round_closed(self, data: Mapping[str, Any]) -> None:
-        if self._open is not None:
-            self._open.closed_at = self._now
-            self._open.grace_spent_s = data["grace_spent_s"]
-            self._open.participants = tuple(data["participants"])
-            self._open.live = data["live"]
-            self._open.why = data["why"]
+        opened = self._open.get(data["round"])
+        if opened is not None:
+            opened.closed_at = self._now
+            opened.grace_spent_s = data["grace_spent_s"]
+            opened.participants = tuple(data["participants"])
+            opened.live = data["live"]
+            opened.why = data["why"]
         for name in data["participants"]:
             if name in self._down and self._learner(name).states[-1][1] == "live":
                 self._is_back(name)
@@ -229,22 +231,23 @@ class _Collector:
         )
 
     def _on_outer_stepped(self, data: Mapping[str, Any]) -> None:
-        if self._open is not None:
-            self._open.merge_s = self._now - self._open.closed_at
+        opened = self._open.get(data["round"])
+        if opened is not None:
+            opened.merge_s = self._now - opened.closed_at
 
     def _on_persisted(self, data: Mapping[str, Any]) -> None:
-        if self._open is not None:
-            self._open.persist_s = self._now - self._open.closed_at - self._open.merge_s
+        opened = self._open.get(data["round"])
+        if opened is not None:
+            opened.persist_s = self._now - opened.closed_at - opened.merge_s
 
     def _on_published(self, data: Mapping[str, Any]) -> None:
-        done, core = self._open, self.replayer.core
-        if done is None or core is None or data["round"] != done.round:
+        done, core = self._open.pop(data["round"], None), self.replayer.core
+        if done is None or core is None:
             return
         done.done_at = self._now
         done.publish_s = self._now - done.closed_at - done.merge_s - done.persist_s
         done.consumed_tokens = core.ledger.consumed
         self.found.rounds[done.round] = done
-        self._open = None
         if core.phase is Phase.FINISHED:
             self.found.ended_at = self._now
 
