@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 from gruppetto.trace.metrics import measure
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 PLAN = """
 [chaos]

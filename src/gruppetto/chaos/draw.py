@@ -56,7 +56,8 @@ def draw_plan(seed: int) -> Plan:
         goodbye_s=5.0,
         faults=_in_order(faults),
     )
-    return _with_bounds(_with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))))
+    plan = _with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))
+    return _with_flight(_with_bounds(_with_offsets(plan)))
 
 
 def _with_bounds(plan: Plan) -> Plan:
@@ -67,7 +68,6 @@ def _with_bounds(plan: Plan) -> Plan:
     bounds = [rng.choice((None, 0, 1, 1, 2, 4)) for _ in plan.learners]
     learners = [replace(who, max_run_ahead=most) for who, most in zip(plan.learners, bounds, strict=True)]
     return replace(plan, learners=tuple(learners))
-    return _with_flight(_with_offsets(_with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))))
 
 
 def _with_flight(plan: Plan) -> Plan:

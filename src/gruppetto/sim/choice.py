@@ -15,7 +15,6 @@ from typing import Literal
 
 from gruppetto.numerics.codec import CODECS, Codec
 from gruppetto.numerics.downlink import DOWNLINKS, REST
-from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.protocol.settings import MAX_IN_FLIGHT
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.quality import codec_loss, compute_share, flight_loss, learners_loss, period_loss
