@@ -18,6 +18,7 @@ from gruppetto.chaos.wrong_welcomes import ForgetsWhomItRetired
 from gruppetto.protocol.invariants import INVARIANTS
 
 LATE = {
+    "AsksOnlyOnce": 346,
     "TakesAStaleParting": 755,
     "TakesLeaveOfAClosingRound": 710,
     "MistakesTheDirection": 290,
