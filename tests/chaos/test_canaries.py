@@ -25,6 +25,7 @@ LATE = {
     "RemembersPromisesOfTheDead": 288,
     "CountsRetriesAsVotes": 155,
     "SettlesNothing": 85,
+    "TakesWhatIsStale": 116,
     "NeverGivesUp": 193,
     "NamesWhoeverWasHere": 86,
     "TrustsWhatItSavedLongAgo": 204,
