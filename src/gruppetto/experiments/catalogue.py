@@ -15,7 +15,7 @@ from gruppetto.experiments.merging import MERGE
 from gruppetto.experiments.noniid import NONIID
 from gruppetto.experiments.outer import DEMO, OUTER
 from gruppetto.experiments.posttraining import POSTTRAINING
-from gruppetto.experiments.quality import MOE, QUALITY, VISION
+from gruppetto.experiments.quality import CAPTIONS, MOE, QUALITY, VISION
 from gruppetto.experiments.scavenging import SCAVENGING
 
 __all__ = ["ALL", "EXPERIMENTS", "choose", "listed"]
@@ -27,6 +27,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         QUALITY,
         MOE,
         VISION,
+        CAPTIONS,
         MERGE,
         OUTER,
         HETEROGENEOUS,
