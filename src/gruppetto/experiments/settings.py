@@ -9,7 +9,7 @@ from gruppetto.experiments.guests import VISITS, visits
 from gruppetto.experiments.material import MATERIAL
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.ride import Ride
-from gruppetto.numerics.outer import OuterSetting
+from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.protocol.messages import ApplyMode
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.sim.failures import Recovery
@@ -79,8 +79,12 @@ def world_of(ride: Ride) -> VirtualSetting:
         mishaps=kills,
         guests=visits(ride),
     )
-    if ride.outer is None:
+    if ride.outer is None and ride.outer_shares == (1.0, 1.0):
         return setting
-    lr, momentum = ride.outer
-    outer = OuterSetting(optimizer="nesterov" if momentum else "sgd", lr=lr, momentum=momentum)
-    return replace(setting, outer=outer)
+    if ride.outer is None:
+        outer, _ = choose_outer("auto", ride.rounds, ride.sync_period)
+    else:
+        lr, momentum = ride.outer
+        outer = OuterSetting(optimizer="nesterov" if momentum else "sgd", lr=lr, momentum=momentum)
+    first, final = ride.outer_shares
+    return replace(setting, outer=replace(outer, first_share=first, final_share=final))

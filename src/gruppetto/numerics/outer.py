@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +125,12 @@ class OuterSetting:
     optimizer: str = "nesterov"
     lr: float = 0.4
     momentum: float = 0.9
+    first_share: float = 1.0
+    """Of ``lr``, at the beginning of the run ..."""
+    final_share: float = 1.0
+    """... and at its end; in between on a straight line."""
+    rounds: int | None = None
+    """Where the end is; None: none is in sight, and ``lr`` holds throughout."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in OUTER_OPTIMIZERS:
@@ -135,6 +141,11 @@ class OuterSetting:
             )
         if not (math.isfinite(self.lr) and 0 < self.lr <= 10):
             raise SettingError(f"lr is {self.lr}", where="outer.lr", fix="use more than 0 and at most 10")
+        for name in ("first_share", "final_share"):
+            if not (math.isfinite(getattr(self, name)) and 0 < getattr(self, name) <= 10):
+                raise SettingError(
+                    f"is {getattr(self, name)}", where=f"outer.{name}", fix="use more than 0 and at most 10"
+                )
         if not 0 <= self.momentum < 1:
             raise SettingError(f"momentum is {self.momentum}", where="outer.momentum", fix="use 0 or more, below 1")
         if self.optimizer == "sgd" and self.momentum:
@@ -143,6 +154,18 @@ class OuterSetting:
                 where="outer.momentum",
                 fix="use 0, or the optimizer 'nesterov'",
             )
+
+    def lr_at(self, round: int) -> float:
+        """η of a round. Rounds beyond the last keep the last one's.
+
+        >>> rising = OuterSetting(lr=0.7, momentum=0.5, first_share=0.5, final_share=1.5, rounds=100)
+        >>> [f"{rising.lr_at(t):.3f}" for t in (1, 50, 100, 101)]
+        ['0.357', '0.700', '1.050', '1.050']
+        """
+        if not self.rounds:
+            return self.lr
+        passed = min(1.0, round / self.rounds)
+        return self.lr * (self.first_share + (self.final_share - self.first_share) * passed)
 
 
 OUTER_PRESETS: dict[str, OuterSetting] = {
@@ -165,9 +188,9 @@ def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int
     """
     assert sync_period > 0
     if isinstance(outer, OuterSetting):
-        return outer, f"{_describe(outer)}: set explicitly"
+        return _until(outer, rounds), f"{_describe(outer)}: set explicitly"
     if outer in OUTER_PRESETS:
-        return OUTER_PRESETS[outer], f"{outer} ({_describe(OUTER_PRESETS[outer])}): chosen by name"
+        return _until(OUTER_PRESETS[outer], rounds), f"{outer} ({_describe(OUTER_PRESETS[outer])}): chosen by name"
     if outer != "auto":
         raise SettingError(f"unknown name {outer!r}", where="outer", fix=f"use auto or one of {sorted(OUTER_PRESETS)}")
     name, why = "paper", "a run without an end has many outer steps"
@@ -180,4 +203,14 @@ def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int
 
 
 def _describe(setting: OuterSetting) -> str:
-    return f"{setting.optimizer}, lr {setting.lr:g}, momentum {setting.momentum:g}"
+    lr = f"{setting.lr:g}"
+    if (setting.first_share, setting.final_share) != (1.0, 1.0):
+        lr = f"from {setting.lr * setting.first_share:g} to {setting.lr * setting.final_share:g}"
+    return f"{setting.optimizer}, lr {lr}, momentum {setting.momentum:g}"
+
+
+def _until(setting: OuterSetting, rounds: int | None) -> OuterSetting:
+    """The same, knowing where the run ends, if it is to change on the way."""
+    if (setting.first_share, setting.final_share) == (1.0, 1.0):
+        return setting
+    return replace(setting, rounds=rounds)

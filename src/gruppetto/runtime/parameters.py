@@ -225,11 +225,12 @@ class Parameters:
         not_finite: list[Fragment] = []
         degenerate: list[str] = []
         merged_sq = update_sq = 0.0
+        lr = self.outer.lr_at(round)
         for p in fragments:
             merge, old = self._merges.pop(p), self._current[p]
             theta = self._published.copy_of(old.theta)
             outer_state = tuple(self._spares.copy_of(part) for part in old.outer_state)
-            stats = merge.outer_step(theta, outer_state, self.outer.optimizer, self.outer.lr, self.outer.momentum)
+            stats = merge.outer_step(theta, outer_state, self.outer.optimizer, lr, self.outer.momentum)
             self._spares.put(merge.room)
             degenerate += stats.degenerate
             if not stats.finite:
