@@ -79,12 +79,11 @@ def world_of(ride: Ride) -> VirtualSetting:
         mishaps=kills,
         guests=visits(ride),
     )
-    if ride.outer is None and ride.outer_shares == (1.0, 1.0):
-        return setting
     if ride.outer is None:
         outer, _ = choose_outer("auto", ride.rounds, ride.sync_period)
     else:
         lr, momentum = ride.outer
         outer = OuterSetting(optimizer="nesterov" if momentum else "sgd", lr=lr, momentum=momentum)
     first, final = ride.outer_shares
-    return replace(setting, outer=replace(outer, first_share=first, final_share=final))
+    changed = replace(outer, first_share=first, final_share=final, average_share=ride.outer_average)
+    return setting if changed == outer and ride.outer is None else replace(setting, outer=changed)
