@@ -11,6 +11,7 @@ from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.faults import FAULTS
 from gruppetto.experiments.heterogeneous import HETEROGENEOUS
 from gruppetto.experiments.hostile import HOSTILE
+from gruppetto.experiments.levers import LEVERS
 from gruppetto.experiments.merging import MERGE
 from gruppetto.experiments.noniid import NONIID
 from gruppetto.experiments.outer import DEMO, OUTER
@@ -30,6 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         CAPTIONS,
         MERGE,
         OUTER,
+        LEVERS,
         HETEROGENEOUS,
         FRAGMENTS,
         SCHEDULE,
