@@ -223,7 +223,7 @@ def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str 
         ("[zzz]", "zzz is unknown; use one of codec, data"),
         ("run = 3", "run: is 3; write a table"),
         ("[outer]\nlr = -0.1", "outer.lr: lr is -0.1; use more than 0"),
-        ('[outer]\npreset = "best"', "outer.preset: is 'best'; use one of auto, finetune, paper, short"),
+        ('[outer]\npreset = "best"', "outer.preset: is 'best'; use one of auto, finetune, paper, rising, short"),
         ('[outer]\noptimizer = "lion"', "outer.optimizer: unknown optimizer 'lion'"),
         ('[merge]\nrules = [["(", "rda"]]', r"merge.rules: merge override 0 \('\(': 'rda'\): not a regular expression"),
         ('[merge]\nrules = [["a", "sum"]]', "unknown merge rule 'sum'"),

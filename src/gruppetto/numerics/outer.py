@@ -206,12 +206,18 @@ class OuterSetting:
             theta[:] = mean
 
 
+SHORT = OuterSetting(optimizer="nesterov", lr=0.7, momentum=0.5)
 OUTER_PRESETS: dict[str, OuterSetting] = {
     "paper": OuterSetting(optimizer="nesterov", lr=0.4, momentum=0.9),
-    "short": OuterSetting(optimizer="nesterov", lr=0.7, momentum=0.5),
+    "short": SHORT,
+    "rising": replace(SHORT, first_share=0.6, final_share=1.4, average_share=0.1),
     "finetune": OuterSetting(optimizer="sgd", lr=1.0, momentum=0.0),
 }
-"""``paper`` for long runs, ``short`` for few outer steps, ``finetune`` takes the merge as it is."""
+"""``paper`` for long runs, ``short`` for few outer steps, ``finetune`` takes the merge as it is.
+
+``rising`` is ``short`` with an η that grows, and the mean of the last values: better with H = 8 and ``carry``
+(``gruppetto experiment levers``), worse than ``short`` where no mean is taken.
+"""
 
 
 def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int) -> tuple[OuterSetting, str]:
