@@ -147,3 +147,19 @@ def test_the_last_value_is_a_mean_also_of_a_syncer_that_began_again(optimizer, d
     assert np.array_equal(found[:-1], wanted[:-1])
     coarse = 0.0 if downlink == "fp32" else 0.05
     np.testing.assert_allclose(found[-1], wanted[-3:].mean(0), rtol=1e-5, atol=1e-6 + coarse)
+
+
+def test_the_outer_rate_is_that_of_the_round():
+    rising, _ = choose_outer(
+        OuterSetting(optimizer="sgd", lr=1.0, momentum=0.0, first_share=0.5, final_share=2.0), 4, 1
+    )
+    made = Parameters(
+        cut(LAYOUT, 1, "balanced", MERGE), rules=merge_rules(LAYOUT, MERGE), outer=rising, downlink=DOWNLINKS["fp32"]
+    )
+    made.seed(0, body_of(made.spec(0), np.zeros(16)))
+    made.publish([(0, 0)])
+    for t in (1, 2, 3, 4):
+        before = made._current[0].theta.copy()
+        one_round(made, 0, np.ones(16), t)
+        np.testing.assert_allclose(before - made._current[0].theta, rising.lr_at(t), rtol=1e-6)
+    assert rising.lr_at(4) == 2.0
