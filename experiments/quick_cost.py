@@ -21,6 +21,7 @@ from gruppetto.experiments.riding import ride
 
 SHORT, LONG = 8, 88
 """Rounds of the two runs of which the difference is a step's."""
+DATA = {"vit": "shapes", "captioner": "captions"}
 PROCESSES_S = 15.0
 """A run of real processes, docs/evidence.md."""
 
@@ -34,7 +35,7 @@ def steps_of(asked: Ride) -> float:
 def cost_of(kind: tuple[str, int], cache: Path) -> tuple[float, float]:
     """Seconds of the processor: of a step, and of what a run takes besides."""
     model, batch = kind
-    base = Ride(model=model, batch=batch, data="shapes" if model == "vit" else "python-stdlib", learners=2)
+    base = Ride(model=model, batch=batch, data=DATA.get(model, "python-stdlib"), learners=2)
     base = base.but(sync_period=4, fragments=4)
     ride(base.but(rounds=SHORT), cache)  # what is compiled and imported once
     took = []

@@ -32,7 +32,7 @@ This page is written by `python tools/settings_page.py` from the source; a test 
 """
 TABLES: tuple[tuple[str, type, str], ...] = (
     ("run", ProtocolSetting, "The protocol. `mode` is `decoupled`, `single`, `data-parallel` or `diloco`."),
-    ("outer", run.OuterChoice, "The syncer's optimizer. Presets: `auto`, `paper`, `short`, `finetune`."),
+    ("outer", run.OuterChoice, "The syncer's optimizer. Presets: `auto`, `paper`, `short`, `rising`, `finetune`."),
     (
         "merge",
         run.MergeChoice,

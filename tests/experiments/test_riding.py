@@ -41,6 +41,7 @@ def test_the_same_ride_comes_to_the_same(short: Ride, cache: Path, plain: Result
         {"inner_rate": 1e-3},
         {"merge": "median"},
         {"outer": (1.0, 0.0)},
+        {"outer_shares": (0.5, 1.5)},
         {"uplink": "int4"},
         {"uplink": "sign"},
         {"apply": "carry"},
@@ -57,6 +58,11 @@ def test_the_same_ride_comes_to_the_same(short: Ride, cache: Path, plain: Result
 )
 def test_every_dial_does_something(short: Ride, cache: Path, plain: Result, change: dict[str, object]) -> None:
     assert ride(short.but(**change), cache)["loss"] != plain["loss"]
+
+
+def test_the_mean_of_the_last_values_is_another_model(short: Ride, cache: Path) -> None:
+    often = short.but(sync_period=2, fragments=2, overlap_steps=1)
+    assert ride(often.but(outer_average=0.5), cache)["loss"] != ride(often, cache)["loss"]
 
 
 def test_weighings_differ_where_learners_do(short: Ride, cache: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -81,9 +83,45 @@ def test_auto_goes_by_the_number_of_outer_steps() -> None:
 def test_a_name_or_a_setting_is_taken_as_it_is() -> None:
     for name, preset in OUTER_PRESETS.items():
         setting, why = choose_outer(name, 10, 24)
-        assert setting == preset and why.startswith(name) and "by name" in why
+        assert replace(setting, rounds=None, sync_period=1) == preset
+        assert why.startswith(name) and "by name" in why
     mine = OuterSetting(lr=0.123, momentum=0.4)
     assert choose_outer(mine, 10, 24) == (mine, "nesterov, lr 0.123, momentum 0.4: set explicitly")
+
+
+def test_where_the_run_ends_is_known_to_those_that_change_on_the_way() -> None:
+    rising = OuterSetting(lr=0.5, first_share=0.5, final_share=2.0)
+    assert choose_outer(rising, 100, 8)[0].lr_at(100) == 1.0
+    assert "lr from 0.25 to 1" in choose_outer(rising, 100, 8)[1]
+    # Without an end there is no way to go, and nothing to take the mean of.
+    endless, _ = choose_outer(OuterSetting(lr=0.5, first_share=0.5, average_share=0.1), None, 8)
+    assert endless.lr_at(1) == endless.lr_at(10**9) == 0.5 and not endless.averages
+    assert "mean of the last 10%" in choose_outer(OuterSetting(average_share=0.1), 100, 8)[1]
+
+
+@given(
+    rounds=st.integers(8, 60),
+    period=st.integers(1, 8),
+    phase=st.integers(0, 7),
+    share=st.floats(0.01, 0.5),
+    seed=st.integers(0, 99),
+)
+def test_the_last_value_is_the_mean_of_those_at_the_end(
+    rounds: int, period: int, phase: int, share: float, seed: int
+) -> None:
+    setting, _ = choose_outer(OuterSetting(average_share=share), rounds, period)
+    assert setting.averages and setting.keeps != OuterSetting().keeps
+    due = [t for t in range(1, rounds + 1) if (t - phase) % period == 0]
+    values = np.random.default_rng(seed).standard_normal((len(due), 3)).astype(np.float32)
+    mean, last = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    for round, value in zip(due, values, strict=True):
+        last = value.copy()
+        setting.average(mean, last, round)
+        assert round == due[-1] or np.array_equal(last, value)
+    if due:
+        counted = [v for t, v in zip(due, values, strict=True) if t > rounds - int(share * rounds)]
+        wanted = np.mean(counted, axis=0) if counted else values[-1]
+        np.testing.assert_allclose(last, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +134,9 @@ def test_a_name_or_a_setting_is_taken_as_it_is() -> None:
         ({"momentum": 1.0}, "outer.momentum: momentum is 1.0"),
         ({"momentum": -0.1}, "outer.momentum: momentum is -0.1"),
         ({"momentum": float("nan")}, "outer.momentum: momentum is nan"),
+        ({"first_share": 0.0}, "outer.first_share: is 0.0; use more than 0"),
+        ({"final_share": float("nan")}, "outer.final_share: is nan"),
+        ({"average_share": 0.6}, "outer.average_share: is 0.6; use a share from 0 to 0.5"),
         ({"optimizer": "sgd", "momentum": 0.9}, "sgd has no momentum, but momentum is 0.9"),
     ],
 )

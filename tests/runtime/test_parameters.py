@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gruppetto.numerics import CODECS, DOWNLINKS, OUTER_PRESETS, Layout, TensorSpec, mean
+from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.cut import cut, merge_rules
 from gruppetto.runtime.intake import Intake
@@ -112,3 +115,51 @@ def test_the_body_for_download_is_theta_in_the_downlink_codec(downlink):
     value = made.current(2)
     assert np.array_equal(value.body, DOWNLINKS[downlink].whole.encode(value.theta))
     assert np.shares_memory(value.body, value.theta) == (downlink != "bf16")
+
+
+@pytest.mark.parametrize("optimizer", ["nesterov", "sgd"])
+@pytest.mark.parametrize("downlink", ["fp32", "delta"])
+def test_the_last_value_is_a_mean_also_of_a_syncer_that_began_again(optimizer, downlink):
+    """Two syncers, of which one is made anew of what is durable before every round, end with the same bits."""
+    momentum = 0.5 if optimizer == "nesterov" else 0.0
+    plain, _ = choose_outer(OuterSetting(optimizer=optimizer, lr=0.7, momentum=momentum), 10, 1)
+    averaging, _ = choose_outer(replace(plain, average_share=0.3), 10, 1)
+    parts = cut(LAYOUT, 1, "balanced", MERGE)
+
+    def fresh(outer):
+        return Parameters(parts, rules=merge_rules(LAYOUT, MERGE), outer=outer, downlink=DOWNLINKS[downlink])
+
+    def values(outer, *, again):
+        made, thetas = fresh(outer), []
+        made.seed(0, body_of(made.spec(0), np.zeros(16)))
+        made.publish([(0, 0)])
+        for t in range(1, 11):
+            if again:
+                theta, kept = made.pending([0])[0]
+                made = fresh(outer)
+                made.restore(0, t - 1, theta, kept)
+            one_round(made, 0, np.random.default_rng(t).standard_normal(16), t)
+            thetas.append(made._current[0].theta.copy())
+        return np.array(thetas)
+
+    wanted, found = values(plain, again=False), values(averaging, again=False)
+    assert np.array_equal(found, values(averaging, again=True))
+    assert np.array_equal(found[:-1], wanted[:-1])
+    coarse = 0.0 if downlink == "fp32" else 0.05
+    np.testing.assert_allclose(found[-1], wanted[-3:].mean(0), rtol=1e-5, atol=1e-6 + coarse)
+
+
+def test_the_outer_rate_is_that_of_the_round():
+    rising, _ = choose_outer(
+        OuterSetting(optimizer="sgd", lr=1.0, momentum=0.0, first_share=0.5, final_share=2.0), 4, 1
+    )
+    made = Parameters(
+        cut(LAYOUT, 1, "balanced", MERGE), rules=merge_rules(LAYOUT, MERGE), outer=rising, downlink=DOWNLINKS["fp32"]
+    )
+    made.seed(0, body_of(made.spec(0), np.zeros(16)))
+    made.publish([(0, 0)])
+    for t in (1, 2, 3, 4):
+        before = made._current[0].theta.copy()
+        one_round(made, 0, np.ones(16), t)
+        np.testing.assert_allclose(before - made._current[0].theta, rising.lr_at(t), rtol=1e-6)
+    assert rising.lr_at(4) == 2.0

@@ -18,8 +18,8 @@ __all__ = ["CodecChoice", "FragmentsChoice", "MergeChoice", "OuterChoice"]
 class OuterChoice:
     """``[outer]``: a preset, of which single values may be changed.
 
-    >>> OuterChoice(lr=0.3).resolve(rounds=None, sync_period=24)[0]
-    OuterSetting(optimizer='nesterov', lr=0.3, momentum=0.9)
+    >>> OuterChoice(lr=0.3).resolve(rounds=None, sync_period=24)[1]
+    'nesterov, lr 0.3, momentum 0.9: set explicitly'
     """
 
     preset: str = "auto"
@@ -30,6 +30,13 @@ class OuterChoice:
     """η."""
     momentum: float | None = None
     """μ."""
+    first_share: float | None = None
+    """Of ``lr``, at the beginning of the run ..."""
+    final_share: float | None = None
+    """... and at its end; in between on a straight line. A run without an end has ``lr`` throughout."""
+    average_share: float | None = None
+    """Of the run, at its end: the last value of a fragment is the mean of all that it had in this time. It costs four
+    bytes a parameter at the syncer, on disk too."""
 
     def __post_init__(self) -> None:
         names = ("auto", *sorted(OUTER_PRESETS))
@@ -41,18 +48,15 @@ class OuterChoice:
     def resolve(self, *, rounds: int | None, sync_period: int) -> tuple[OuterSetting, str]:
         """The outer optimizer of a run and, in one sentence, why."""
         setting, why = choose_outer(self.preset, rounds, sync_period)
-        changed = {
-            name: value
-            for name, value in (("optimizer", self.optimizer), ("lr", self.lr), ("momentum", self.momentum))
-            if value is not None
-        }
+        names = ("optimizer", "lr", "momentum", "first_share", "final_share", "average_share")
+        changed = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if not changed:
             return setting, why
         if changed.get("optimizer") == "sgd" and "momentum" not in changed:
             changed["momentum"] = 0.0
         if changed.get("optimizer", setting.optimizer) == "nesterov" and setting.optimizer == "sgd":
             changed.setdefault("momentum", OUTER_PRESETS["paper"].momentum)
-        return choose_outer(replace(setting, **changed), rounds, sync_period)  # type: ignore[arg-type]
+        return choose_outer(replace(setting, **changed), rounds, sync_period)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

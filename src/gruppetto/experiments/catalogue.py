@@ -11,11 +11,12 @@ from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.faults import FAULTS
 from gruppetto.experiments.heterogeneous import HETEROGENEOUS
 from gruppetto.experiments.hostile import HOSTILE
+from gruppetto.experiments.levers import LEVERS
 from gruppetto.experiments.merging import MERGE
 from gruppetto.experiments.noniid import NONIID
 from gruppetto.experiments.outer import DEMO, OUTER
 from gruppetto.experiments.posttraining import POSTTRAINING
-from gruppetto.experiments.quality import MOE, QUALITY, VISION
+from gruppetto.experiments.quality import CAPTIONS, MOE, QUALITY, VISION
 from gruppetto.experiments.scavenging import SCAVENGING
 
 __all__ = ["ALL", "EXPERIMENTS", "choose", "listed"]
@@ -27,8 +28,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         QUALITY,
         MOE,
         VISION,
+        CAPTIONS,
         MERGE,
         OUTER,
+        LEVERS,
         HETEROGENEOUS,
         FRAGMENTS,
         SCHEDULE,

@@ -9,6 +9,7 @@ Fashion-MNIST (1708.07747, MIT) is in Debian's package ``dataset-fashion-mnist``
 from __future__ import annotations
 
 import gzip
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gruppetto.errors import DataError
 
-__all__ = ["SIDE", "find_fashion", "read_fashion", "shapes"]
+__all__ = ["SIDE", "Shape", "draw", "find_fashion", "read_fashion", "shapes"]
 
 SIDE, CLASSES = 28, 10
 INSIDE = Path("usr/share/datasets/fashion-mnist")
@@ -57,33 +58,50 @@ def _idx(path: Path, *, dimensions: int) -> Bytes:
     return body.reshape(sizes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What is drawn: which of the ten kinds, around which point, how large, how bright."""
+
+    kind: int
+    y: float
+    x: float
+    size: float
+    ink: float
+
+
 def shapes(count: int, rng: np.random.Generator) -> Bytes:
     """Ten kinds of shape at random places and sizes, in noise: uint8 (count, 785). Synthetic, and easy.
 
     Bars (upright, flat, both diagonals), a cross, a frame, a disc, a ring, a filled square, and a chessboard.
     """
-    rows, columns = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32)
     windows = np.empty((count, SIDE * SIDE + 1), np.uint8)
     for i in range(count):
-        kind = int(rng.integers(CLASSES))
-        y, x = rng.uniform(9, 19, 2)
-        size = rng.uniform(4, 9)
-        down, right = rows - y, columns - x
-        square, radius = np.maximum(abs(down), abs(right)), np.hypot(down, right)
-        drawn = (
-            (abs(right) < 1.5) & (square < size),
-            (abs(down) < 1.5) & (square < size),
-            (abs(down - right) < 2) & (square < size),
-            (abs(down + right) < 2) & (square < size),
-            (np.minimum(abs(down), abs(right)) < 1.5) & (square < size),
-            (abs(square - size) < 1.2),
-            radius < size,
-            abs(radius - size) < 1.2,
-            square < size,
-            (square < size) & ((down // 3 + right // 3) % 2 == 0),
-        )[kind]
-        ink = rng.uniform(90, 255)
-        image = drawn * ink + rng.normal(40, 30, drawn.shape)
-        windows[i, :-1] = np.clip(image, 0, 255).astype(np.uint8).reshape(-1)
-        windows[i, -1] = kind
+        windows[i, :-1], shape = draw(rng)
+        windows[i, -1] = shape.kind
     return windows
+
+
+def draw(rng: np.random.Generator) -> tuple[Bytes, Shape]:
+    """One of them: 784 pixels, and what they show."""
+    rows, columns = np.mgrid[0:SIDE, 0:SIDE].astype(np.float32)
+    kind = int(rng.integers(CLASSES))
+    y, x = rng.uniform(9, 19, 2)
+    size = rng.uniform(4, 9)
+    down, right = rows - y, columns - x
+    square, radius = np.maximum(abs(down), abs(right)), np.hypot(down, right)
+    drawn = (
+        (abs(right) < 1.5) & (square < size),
+        (abs(down) < 1.5) & (square < size),
+        (abs(down - right) < 2) & (square < size),
+        (abs(down + right) < 2) & (square < size),
+        (np.minimum(abs(down), abs(right)) < 1.5) & (square < size),
+        (abs(square - size) < 1.2),
+        radius < size,
+        abs(radius - size) < 1.2,
+        square < size,
+        (square < size) & ((down // 3 + right // 3) % 2 == 0),
+    )[kind]
+    ink = rng.uniform(90, 255)
+    image = drawn * ink + rng.normal(40, 30, drawn.shape)
+    pixels = np.clip(image, 0, 255).astype(np.uint8).reshape(-1)
+    return pixels, Shape(kind=kind, y=float(y), x=float(x), size=size, ink=ink)

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from gruppetto.experiments.captions import CaptionDecoder, captions_right
 from gruppetto.experiments.material import Material, open_material
 from gruppetto.experiments.pretrained import load
 from gruppetto.experiments.riddles import KINDS, riddles
@@ -41,6 +42,8 @@ def look_at(model: nn.Module, asked: Ride, setting: TrainSetting, material: Mate
             found[f"loss on {name}"] = judged.loss
     if setting.model.architecture == "vit":
         found["accuracy"] = _accuracy(model, setting, material)
+    if isinstance(model, CaptionDecoder):
+        found["captions right"] = captions_right(model, _held_out(setting, material))
     if hasattr(model, "router_aux_loss_coef"):
         found["balance"] = _balance(model, setting, material)
     if asked.questions:
@@ -53,12 +56,17 @@ def look_at(model: nn.Module, asked: Ride, setting: TrainSetting, material: Mate
 @torch.no_grad()
 def _accuracy(model: nn.Module, setting: TrainSetting, material: Material) -> float:
     """The share of all held-out images that are seen right."""
-    windows = torch.from_numpy(material.data.held_out.reshape(-1, setting.context).astype("int64"))
+    windows = _held_out(setting, material)
     right = 0
     for begin in range(0, len(windows), AT_A_TIME):
         part = windows[begin : begin + AT_A_TIME]
         right += int((model(part).logits.argmax(-1) == part[:, -1]).sum().item())
     return right / len(windows)
+
+
+def _held_out(setting: TrainSetting, material: Material) -> Tensor:
+    """All held-out windows, int64 (n, context)."""
+    return torch.from_numpy(material.data.held_out.reshape(-1, setting.context).astype("int64"))
 
 
 @torch.no_grad()

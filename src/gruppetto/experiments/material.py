@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gruppetto.errors import DataError
+from gruppetto.experiments.captions import captioned
 from gruppetto.experiments.images import read_fashion, shapes
 from gruppetto.train.corpus import Manifest
 from gruppetto.train.data import Data, open_data
@@ -123,12 +124,18 @@ def _shapes(cache: Path) -> Material:
     return _images("shapes", *(shapes(count, rng) for count in NUM_SHAPES))
 
 
+def _captions(cache: Path) -> Material:
+    rng = np.random.default_rng(29)
+    return _images("captions", *(captioned(count, rng) for count in NUM_SHAPES))
+
+
 MATERIAL: dict[str, Callable[[Path], Material]] = {
     "domains, alike": lambda cache: _text(DOMAINS),
     "domains, apart": lambda cache: _text(DOMAINS, apart=True),
     "documentation": lambda cache: _text(["documentation"]),
     "fashion": lambda cache: _images("fashion", *read_fashion(cache)),
     "shapes": _shapes,
+    "captions": _captions,
 }
 """``alike``: every learner has its share of all domains; ``apart``: every learner has one domain."""
 

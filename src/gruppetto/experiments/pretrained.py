@@ -21,6 +21,7 @@ from torch import nn
 
 from gruppetto.errors import DataError
 from gruppetto.experiments.material import DOMAINS, divided
+from gruppetto.experiments.models import MAKERS
 from gruppetto.experiments.ride import Ride
 from gruppetto.train.corpus import Manifest
 from gruppetto.train.data import Data
@@ -60,7 +61,7 @@ def maker(asked: Ride, cache: Path) -> MakeModel:
     Raises :class:`DataError` if the pre-trained model is not there.
     """
     if asked.model != PRETRAINED:
-        return build
+        return MAKERS.get(asked.model, build)
     place = find_pretrained(cache)
     if place is None:
         fix = "make it as gruppetto.experiments.pretrained says"

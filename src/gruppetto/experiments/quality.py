@@ -1,6 +1,7 @@
 """Decoupled learners against data parallel on as many tokens, by number of learners and length of the run.
 
-A dense language model, a mixture of experts, and a vision transformer; calm, and the largest fleet in a storm.
+A dense language model, a mixture of experts, a vision transformer, and a decoder that captions images; calm, and the
+largest fleet in a storm.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from gruppetto.experiments.images import find_fashion
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
 
-__all__ = ["MOE", "QUALITY", "VISION"]
+__all__ = ["CAPTIONS", "MOE", "QUALITY", "VISION"]
 
 GOALS = {2: 0.01, 4: 0.02, 8: 0.04}
 """How far above data parallel the longest run may end, by M."""
@@ -116,6 +117,11 @@ def _vision(scale: Scale) -> Ride:
     return scale.pick(ride, ride.but(sync_period=24, fragments=24))
 
 
+def _captions(scale: Scale) -> Ride:
+    ride = Ride(model="captioner", data="captions", batch=16, eval_windows=1000)
+    return scale.pick(ride, ride.but(sync_period=24, fragments=24))
+
+
 QUALITY = _quality(
     "quality",
     "How far above data parallel do M decoupled learners end on as many tokens, by length of the run?",
@@ -144,5 +150,15 @@ VISION = _quality(
     lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
     lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
     Column(title="accuracy", value=figure("accuracy"), form=".1%"),
+    cost="about two hours on two cores",
+)
+CAPTIONS = _quality(
+    "quality-caption",
+    "The same for images and text together: a decoder that reads a drawn shape and writes in words what it shows.",
+    "equal on vision and language (its models are trained on both).",
+    _captions,
+    lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
+    Column(title="captions right", value=figure("captions right"), form=".1%"),
     cost="about two hours on two cores",
 )

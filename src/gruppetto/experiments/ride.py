@@ -80,6 +80,10 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """``tokens`` or ``equal``; none: tokens² / steps."""
     outer: tuple[float, float] | None = None
     """η and μ; none: by the length of the run."""
+    outer_shares: tuple[float, float] = (1.0, 1.0)
+    """Of η in the first round and in the last, on a straight line between."""
+    outer_average: float = 0.0
+    """The share of the run at its end over which values are averaged."""
     uplink: str = "bf16"
     """A codec, or a row of :data:`gruppetto.experiments.coarse.COARSE`."""
     feedback: bool = True

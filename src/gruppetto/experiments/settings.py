@@ -9,7 +9,7 @@ from gruppetto.experiments.guests import VISITS, visits
 from gruppetto.experiments.material import MATERIAL
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.ride import Ride
-from gruppetto.numerics.outer import OuterSetting
+from gruppetto.numerics.outer import OuterSetting, choose_outer
 from gruppetto.protocol.messages import ApplyMode
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.sim.failures import Recovery
@@ -81,7 +81,10 @@ def world_of(ride: Ride) -> VirtualSetting:
         guests=visits(ride),
     )
     if ride.outer is None:
-        return setting
-    lr, momentum = ride.outer
-    outer = OuterSetting(optimizer="nesterov" if momentum else "sgd", lr=lr, momentum=momentum)
-    return replace(setting, outer=outer)
+        outer, _ = choose_outer("auto", ride.rounds, ride.sync_period)
+    else:
+        lr, momentum = ride.outer
+        outer = OuterSetting(optimizer="nesterov" if momentum else "sgd", lr=lr, momentum=momentum)
+    first, final = ride.outer_shares
+    changed = replace(outer, first_share=first, final_share=final, average_share=ride.outer_average)
+    return setting if changed == outer and ride.outer is None else replace(setting, outer=changed)

@@ -82,6 +82,8 @@ def draw(findings: Findings) -> Figure:
 
 
 def _draw_lines(axes: Axes, findings: Findings, arms: list[Arm]) -> None:
+    from matplotlib.ticker import PercentFormatter
+
     from gruppetto.report.figures import COLOURS
 
     column = findings.experiment.columns[0]
@@ -101,8 +103,13 @@ def _draw_lines(axes: Axes, findings: Findings, arms: list[Arm]) -> None:
         )
     if findings.experiment.log_x:
         axes.set_xscale("log")
+        lengths = sorted({arm.x for arm in arms})
+        axes.set_xticks(lengths, [f"{x:g}" for x in lengths], minor=False)
+        axes.set_xticks([], minor=True)
     axes.set_xlabel(findings.experiment.x_label)
     axes.set_ylabel(column.title)
+    if column.form.endswith("%"):
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(fontsize="small")
 
 

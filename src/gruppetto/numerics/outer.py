@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +125,16 @@ class OuterSetting:
     optimizer: str = "nesterov"
     lr: float = 0.4
     momentum: float = 0.9
+    first_share: float = 1.0
+    """Of ``lr``, at the beginning of the run ..."""
+    final_share: float = 1.0
+    """... and at its end; in between on a straight line."""
+    average_share: float = 0.0
+    """Of the run, at its end: the last value of a fragment is the mean of all that it had in this time."""
+    rounds: int | None = None
+    """Where the end is; None: none is in sight, so that ``lr`` holds throughout, and nothing is averaged."""
+    sync_period: int = 1
+    """H: in the last so many rounds every fragment has its last step."""
 
     def __post_init__(self) -> None:
         if self.optimizer not in OUTER_OPTIMIZERS:
@@ -135,6 +145,13 @@ class OuterSetting:
             )
         if not (math.isfinite(self.lr) and 0 < self.lr <= 10):
             raise SettingError(f"lr is {self.lr}", where="outer.lr", fix="use more than 0 and at most 10")
+        for name in ("first_share", "final_share"):
+            if not (math.isfinite(getattr(self, name)) and 0 < getattr(self, name) <= 10):
+                raise SettingError(
+                    f"is {getattr(self, name)}", where=f"outer.{name}", fix="use more than 0 and at most 10"
+                )
+        if not 0 <= self.average_share <= 0.5:
+            raise SettingError(f"is {self.average_share}", where="outer.average_share", fix="use a share from 0 to 0.5")
         if not 0 <= self.momentum < 1:
             raise SettingError(f"momentum is {self.momentum}", where="outer.momentum", fix="use 0 or more, below 1")
         if self.optimizer == "sgd" and self.momentum:
@@ -144,13 +161,63 @@ class OuterSetting:
                 fix="use 0, or the optimizer 'nesterov'",
             )
 
+    def lr_at(self, round: int) -> float:
+        """η of a round. Rounds beyond the last keep the last one's.
 
+        >>> rising = OuterSetting(lr=0.7, momentum=0.5, first_share=0.5, final_share=1.5, rounds=100)
+        >>> [f"{rising.lr_at(t):.3f}" for t in (1, 50, 100, 101)]
+        ['0.357', '0.700', '1.050', '1.050']
+        """
+        if not self.rounds:
+            return self.lr
+        passed = min(1.0, round / self.rounds)
+        return self.lr * (self.first_share + (self.final_share - self.first_share) * passed)
+
+    @property
+    def averages(self) -> bool:
+        """Values are averaged, so that a mean is kept beside the optimizer's memory."""
+        return self.average_share > 0 and self.rounds is not None
+
+    @property
+    def keeps(self) -> str:
+        """Whose memory lies beside a value, which is another one's to read only if it keeps the same."""
+        return f"{self.optimizer} and a mean" if self.averages else self.optimizer
+
+    def average(self, mean: Float32, theta: Float32, round: int) -> None:
+        """Take the value ``theta`` of ``round`` into the running ``mean``; in the last round of a fragment the mean
+        becomes its value. Both in place (1803.05407).
+
+        >>> setting, mean = OuterSetting(average_share=0.5, rounds=4), np.zeros(1, np.float32)
+        >>> for round in (1, 2, 3, 4):
+        ...     theta = np.float32([round])
+        ...     setting.average(mean, theta, round)
+        >>> theta
+        array([3.5], dtype=float32)
+        """
+        assert self.rounds is not None
+        begins = self.rounds - int(self.average_share * self.rounds)
+        # How many values of the fragment are in the mean, this one included; the one before the first is not.
+        count = (round - begins - 1) // self.sync_period + 1
+        if count <= 1:
+            mean[:] = theta
+        else:
+            mean += (theta - mean) / np.float32(count)
+        if round > self.rounds - self.sync_period:
+            theta[:] = mean
+
+
+SHORT = OuterSetting(optimizer="nesterov", lr=0.7, momentum=0.5)
 OUTER_PRESETS: dict[str, OuterSetting] = {
     "paper": OuterSetting(optimizer="nesterov", lr=0.4, momentum=0.9),
-    "short": OuterSetting(optimizer="nesterov", lr=0.7, momentum=0.5),
+    "short": SHORT,
+    "rising": replace(SHORT, first_share=0.6, final_share=1.4, average_share=0.1),
     "finetune": OuterSetting(optimizer="sgd", lr=1.0, momentum=0.0),
 }
-"""``paper`` for long runs, ``short`` for few outer steps, ``finetune`` takes the merge as it is."""
+"""``paper`` for long runs, ``short`` for few outer steps, ``finetune`` takes the merge as it is.
+
+``rising`` is ``short`` with an η that grows, and the mean of the last values: better with H = 8 and ``carry``
+(``gruppetto experiment levers``), worse than ``short`` where no mean is taken.
+"""
 
 
 def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int) -> tuple[OuterSetting, str]:
@@ -165,9 +232,10 @@ def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int
     """
     assert sync_period > 0
     if isinstance(outer, OuterSetting):
-        return outer, f"{_describe(outer)}: set explicitly"
+        return _until(outer, rounds, sync_period), f"{_describe(outer)}: set explicitly"
     if outer in OUTER_PRESETS:
-        return OUTER_PRESETS[outer], f"{outer} ({_describe(OUTER_PRESETS[outer])}): chosen by name"
+        chosen = _until(OUTER_PRESETS[outer], rounds, sync_period)
+        return chosen, f"{outer} ({_describe(chosen)}): chosen by name"
     if outer != "auto":
         raise SettingError(f"unknown name {outer!r}", where="outer", fix=f"use auto or one of {sorted(OUTER_PRESETS)}")
     name, why = "paper", "a run without an end has many outer steps"
@@ -180,4 +248,15 @@ def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int
 
 
 def _describe(setting: OuterSetting) -> str:
-    return f"{setting.optimizer}, lr {setting.lr:g}, momentum {setting.momentum:g}"
+    lr = f"{setting.lr:g}"
+    if (setting.first_share, setting.final_share) != (1.0, 1.0):
+        lr = f"from {setting.lr * setting.first_share:g} to {setting.lr * setting.final_share:g}"
+    mean = f", mean of the last {setting.average_share:.0%}" if setting.average_share else ""
+    return f"{setting.optimizer}, lr {lr}, momentum {setting.momentum:g}{mean}"
+
+
+def _until(setting: OuterSetting, rounds: int | None, sync_period: int) -> OuterSetting:
+    """The same, knowing where the run ends, if it is to change on the way."""
+    if (setting.first_share, setting.final_share, setting.average_share) == (1.0, 1.0, 0.0):
+        return setting
+    return replace(setting, rounds=rounds, sync_period=sync_period)

@@ -134,7 +134,7 @@ class Parameters:
         """Take initial weights as version 0, to be published with all others."""
         self._norms[fragment] = float(np.sqrt(body.inspection.norm_sq.sum()))
         theta = self._published.copy_of(np.frombuffer(body.payload, "<f4"))
-        self._next[fragment] = self._value(Version(0), theta, OUTER_OPTIMIZERS[self.outer.optimizer].init(theta))
+        self._next[fragment] = self._value(Version(0), theta, self._memory(theta))
 
     def forget_seed(self) -> None:
         self._next.clear()
@@ -181,6 +181,11 @@ class Parameters:
                 REST.encode(cast(Float32, kept[-1]), value.rest)
             else:
                 value.rest[:] = kept[-1]
+        own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
+        parts = len(self._memory(theta[:0]))
+        value = self._value(version, self._published.copy_of(theta), own[:parts])
+        if own[parts:] and self.downlink.steps is not None:  # or it was written when values travelled otherwise
+            value.rest = own[-1]
         self._current[fragment] = value
         self._norms[fragment] = float(np.linalg.norm(theta))
 
@@ -222,7 +227,7 @@ class Parameters:
         stats = merge.fold_encoded(body.payload, codec, weight, body.inspection, caps)
         assert stats.finite, "the gate lets nothing else in"
         # The first part of an outer optimizer's memory is its momentum, if it has any.
-        momentum = self._current[fragment].outer_state[:1]
+        momentum = self._optimizer_part(self._current[fragment].outer_state)[:1]
         return cosine(body.payload, codec, momentum[0]) if momentum else None
 
     def outer_step(self, fragments: Iterable[Fragment], round: Round) -> StepReport:
@@ -231,11 +236,15 @@ class Parameters:
         not_finite: list[Fragment] = []
         degenerate: list[str] = []
         merged_sq = update_sq = 0.0
+        lr = self.outer.lr_at(round)
         for p in fragments:
             merge, old = self._merges.pop(p), self._current[p]
             theta = self._published.copy_of(old.theta)
             outer_state = tuple(self._spares.copy_of(part) for part in old.outer_state)
-            stats = merge.outer_step(theta, outer_state, self.outer.optimizer, self.outer.lr, self.outer.momentum)
+            optimizer = self._optimizer_part(outer_state)
+            stats = merge.outer_step(theta, optimizer, self.outer.optimizer, lr, self.outer.momentum)
+            if self.outer.averages and stats.finite:
+                self.outer.average(outer_state[-1], theta, round)
             self._spares.put(merge.room)
             degenerate += stats.degenerate
             if not stats.finite:
@@ -264,6 +273,15 @@ class Parameters:
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _say(self, old: Value, theta: Float32) -> tuple[Step | None, NDArray[np.uint8] | None] | None:
+    def _memory(self, theta: Float32) -> OuterState:
+        """What is kept beside a value at first: the optimizer's memory, and the mean of values if there is one."""
+        memory = OUTER_OPTIMIZERS[self.outer.optimizer].init(theta)
+        return (*memory, np.zeros_like(theta)) if self.outer.averages else memory
+
+    def _optimizer_part(self, memory: OuterState) -> OuterState:
+        return memory[:-1] if self.outer.averages else memory
+
+    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, Float32 | None] | None:
         """Make of ``theta`` what the words of a step say, if values travel as steps; the step, and what it leaves
         unsaid. None: it would not be finite."""
         if self.downlink.steps is None:

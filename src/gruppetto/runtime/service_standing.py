@@ -65,7 +65,7 @@ class ServiceStanding:
             fragments_asked=protocol.num_fragments,
             fragmenter=setting.fragmenter,
             merge=setting.merge,
-            optimizer=self._outer.optimizer,
+            optimizer=self._outer.keeps,
             shard=str(setting.shard),
         )
         self._store = Store(
