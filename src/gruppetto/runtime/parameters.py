@@ -171,7 +171,7 @@ class Parameters:
 
     def restore(self, fragment: Fragment, version: Version, theta: Float32, kept: Kept) -> None:
         """Take a value that is durable already as the current one, with all that :attr:`Value.kept` made of it."""
-        parts = len(OUTER_OPTIMIZERS[self.outer.optimizer].init(theta[:0]))
+        parts = len(self._memory(theta[:0]))
         # What was read from a file is not ours to write.
         own = tuple(self._spares.copy_of(cast(Float32, part)) for part in kept[:parts])
         value = self._value(version, self._published.copy_of(theta), own)
@@ -181,11 +181,6 @@ class Parameters:
                 REST.encode(cast(Float32, kept[-1]), value.rest)
             else:
                 value.rest[:] = kept[-1]
-        own = tuple(part.copy() for part in outer_state)  # what was read from a file is not ours to write
-        parts = len(self._memory(theta[:0]))
-        value = self._value(version, self._published.copy_of(theta), own[:parts])
-        if own[parts:] and self.downlink.steps is not None:  # or it was written when values travelled otherwise
-            value.rest = own[-1]
         self._current[fragment] = value
         self._norms[fragment] = float(np.linalg.norm(theta))
 
@@ -272,7 +267,6 @@ class Parameters:
 
     # ── small parts ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, NDArray[np.uint8] | None] | None:
     def _memory(self, theta: Float32) -> OuterState:
         """What is kept beside a value at first: the optimizer's memory, and the mean of values if there is one."""
         memory = OUTER_OPTIMIZERS[self.outer.optimizer].init(theta)
@@ -281,7 +275,7 @@ class Parameters:
     def _optimizer_part(self, memory: OuterState) -> OuterState:
         return memory[:-1] if self.outer.averages else memory
 
-    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, Float32 | None] | None:
+    def _say(self, old: Value, theta: Float32) -> tuple[Step | None, NDArray[np.uint8] | None] | None:
         """Make of ``theta`` what the words of a step say, if values travel as steps; the step, and what it leaves
         unsaid. None: it would not be finite."""
         if self.downlink.steps is None:
