@@ -104,6 +104,21 @@ def test_shards_share_out_what_one_site_cannot_send() -> None:
     assert ways == {("bf16", "fp32"), ("bf16", "bf16")}
 
 
+def test_a_slow_host_spares_the_links_and_shards_share_its_work() -> None:
+    """What the links carry goes by the rounds that there are, not by those that there would be."""
+    sites = [site(name, 2, up=1.0, down=1.0) for name in "abc"]
+    model_s = 3 * CHOICE.sync_period * STEP_S
+    at = {
+        (serving, slow): place(sites, serving, CHOICE, parameters=PARAMETERS, step_s=STEP_S, model_s=slow * model_s)
+        for serving in ("a", "abc")
+        for slow in (0, 1)
+    }
+    assert [at["a", slow].round_s for slow in (0, 1)] == pytest.approx([STEP_S, 3 * STEP_S])
+    assert at["a", 1].busiest.use == pytest.approx(at["a", 0].busiest.use / 3)
+    assert at["abc", 1].round_s == pytest.approx(STEP_S)
+    assert at["abc", 1].busiest.use == pytest.approx(at["abc", 0].busiest.use)
+
+
 def test_a_trip_is_the_distance_and_the_bytes() -> None:
     far, near = site("far", 1, 1.0, 2.0, rtt_s=0.2), site("near", 1, 4.0, 4.0, rtt_s=0.01)
     loads = place([far, near], ["near"], CHOICE, parameters=24_000_000, step_s=1.0).loads
