@@ -165,7 +165,7 @@ def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys:
     assert cloud["up_use"] == pytest.approx(cloud["up_bytes_a_day"] / a_day / 0.4)
     assert cloud["trip_s"] > 3 * 0.12 and campus["trip_s"] == 0
     assert sites["others"][0]["serving"] != ["campus"]
-    assert {(each["uplink"], each["downlink"]) for each in sites["least_periods"]} >= {("int4", "delta-int4")}
+    assert {(each["uplink"], each["downlink"]) for each in sites["least_periods"]} >= {("int4", "bf16")}
     # The same for people, of a plan that is simulated for less long.
     named = read_sites(file, gbit_s=1.0)
     cluster = between(Cluster(chips=24, parameters=350_000_000), named, latency=False)

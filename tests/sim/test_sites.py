@@ -102,6 +102,11 @@ def test_shards_share_out_what_one_site_cannot_send() -> None:
     assert len(best(*even, choice=replace(CHOICE, downlink="delta"))) == 1
     ways = {(up, down) for up, down, _ in periods(even, ("a", "b"), parameters=PARAMETERS, step_s=STEP_S)}
     assert ways == {("bf16", "fp32"), ("bf16", "bf16")}
+    # Learners of many ranks know one syncer, and no steps.
+    found = placements(even, CHOICE, parameters=PARAMETERS, step_s=STEP_S, of_ranks=True)
+    assert {len(each.serving) for each in found} == {1}
+    asked = periods(even, ("a",), parameters=PARAMETERS, step_s=STEP_S, of_ranks=True)
+    assert {down for _, down, _ in asked} == {"fp32", "bf16"}
 
 
 def test_a_slow_host_spares_the_links_and_shards_share_its_work() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from gruppetto.cli.plan_notes import gbit
 from gruppetto.cli.quantities import as_gbit_s, as_seconds, timed
@@ -119,23 +119,28 @@ def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
 
 
 def _placed(plan: Plan, sites: Sequence[Site]) -> list[Placement]:
-    cluster = plan.cluster
-    return placements(
-        sites, plan.best.choice, parameters=cluster.parameters, step_s=cluster.step_s, model_s=_model_s(plan)
-    )
+    return placements(sites, plan.best.choice, **_asked(plan))
 
 
 def _periods(plan: Plan, sites: Sequence[Site], best: Placement) -> list[tuple[str, str, int | None]]:
-    cluster = plan.cluster
-    return list(
-        periods(sites, best.serving, parameters=cluster.parameters, step_s=cluster.step_s, model_s=_model_s(plan))
-    )
+    return list(periods(sites, best.serving, **_asked(plan)))
 
 
-def _model_s(plan: Plan) -> float:
-    """What the syncer's host takes to merge and write each fragment once."""
-    needs = plan.best.needs
-    return plan.best.choice.num_fragments * (needs.syncer_s + needs.persist_s)
+class _Asked(TypedDict):
+    parameters: int
+    step_s: float
+    model_s: float
+    of_ranks: bool
+
+
+def _asked(plan: Plan) -> _Asked:
+    cluster, choice, needs = plan.cluster, plan.best.choice, plan.best.needs
+    return {
+        "parameters": cluster.parameters,
+        "step_s": cluster.step_s,
+        "model_s": choice.num_fragments * (needs.syncer_s + needs.persist_s),
+        "of_ranks": choice.learners < cluster.chips,
+    }
 
 
 def _paces(plan: Plan, found: Sequence[Placement]) -> Iterator[str]:

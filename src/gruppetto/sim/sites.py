@@ -32,6 +32,7 @@ __all__ = [
     "DAY_S",
     "FULL",
     "WAYS",
+    "WAYS_OF_RANKS",
     "Load",
     "Placement",
     "Site",
@@ -50,6 +51,8 @@ LONGEST_PERIOD = 1000
 DAY_S = 86_400.0
 WAYS = (("bf16", "fp32"), ("bf16", "bf16"), ("int8", "delta"), ("int4", "delta-int4"))
 """Up and down, from exact to coarse. Steps down (``delta``) come from one syncer only."""
+WAYS_OF_RANKS = (("bf16", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16"))
+"""... of learners of many ranks, who take every value whole."""
 GRAIN = 0.05
 """Links that are as full as each other to this share are equally good."""
 
@@ -196,17 +199,24 @@ def place(
 
 
 def placements(
-    sites: Sequence[Site], choice: Choice, *, parameters: int, step_s: float, model_s: float = 0.0
+    sites: Sequence[Site],
+    choice: Choice,
+    *,
+    parameters: int,
+    step_s: float,
+    model_s: float = 0.0,
+    of_ranks: bool = False,
 ) -> list[Placement]:
     """The syncer at each site where it may be, and a shard at each site with learners; the best first.
 
     Best is what fits, then the emptier busiest link where that differs by more than a trifle, then the fewest bytes
-    between sites, then one syncer before several. Raises :class:`SettingError` for sites that cannot be.
+    between sites, then one syncer before several. ``of_ranks``: learners have many of them, and so one syncer
+    (docs/sharded-syncer.md). Raises :class:`SettingError` for sites that cannot be.
     """
     check_sites(sites)
     ways: list[tuple[str, ...]] = [(site.name,) for site in sites if site.may_serve]
     together = tuple(site.name for site in sites if site.may_serve and site.learners)
-    if len(together) > 1 and DOWNLINKS[choice.downlink].steps is None:
+    if len(together) > 1 and not of_ranks and DOWNLINKS[choice.downlink].steps is None:
         ways.append(together)
     found = [place(sites, way, choice, parameters=parameters, step_s=step_s, model_s=model_s) for way in ways]
     return sorted(
@@ -247,10 +257,16 @@ def least_period(
 
 
 def periods(
-    sites: Sequence[Site], serving: Sequence[str], *, parameters: int, step_s: float, model_s: float = 0.0
+    sites: Sequence[Site],
+    serving: Sequence[str],
+    *,
+    parameters: int,
+    step_s: float,
+    model_s: float = 0.0,
+    of_ranks: bool = False,
 ) -> Iterator[tuple[str, str, int | None]]:
-    """Up, down, and the smallest H if there is one, for each of :data:`WAYS` that is possible there."""
-    for uplink, downlink in WAYS:
+    """Up, down, and the smallest H if there is one, for each way that is possible there."""
+    for uplink, downlink in WAYS_OF_RANKS if of_ranks else WAYS:
         if len(serving) == 1 or DOWNLINKS[downlink].steps is None:
             period = least_period(
                 sites, serving, uplink, downlink, parameters=parameters, step_s=step_s, model_s=model_s
