@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gruppetto.cli.__main__ import main
+from gruppetto.cli.plan_notes import notes
 from gruppetto.cli.plan_sites import between, read_sites, sites_text
 from gruppetto.config import load_run
 from gruppetto.sim.cluster import Cluster
@@ -172,6 +173,12 @@ def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys:
     said = sites_text(plan(cluster, learners=[3], boundaries=30), named)
     assert "syncer at campus" in said and "in time: bf16 up fp32 down from H =" in said
     assert "more than a step" not in said
+    assert "one host for the syncer" not in said
+    slow = MachineProfile(persist_bytes_per_s=1e7, latency_s=4e-6)
+    found_slow = plan(replace(cluster, machine=slow), learners=[3], boundaries=30)
+    assert "one host for the syncer has a round every" in sites_text(found_slow, named)
+    assert any("the latency is taken to be 4 µs" in note for note in notes(found_slow))
+    assert not any("the latency" in note for note in notes(plan(cluster, learners=[3], boundaries=30)))
     home = replace(named[1], up_gbit_s=0.001)
     said = sites_text(plan(cluster, learners=[3], boundaries=30), [named[0], home])
     assert "cloud: an answer takes" in said and "bf16 up fp32 down never" in said
