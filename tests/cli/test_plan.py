@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gruppetto.cli.__main__ import main
+from gruppetto.cli.plan_file import reasons
 from gruppetto.cli.plan_notes import notes
 from gruppetto.cli.plan_sites import between, read_sites, sites_text
 from gruppetto.config import load_run
@@ -177,6 +178,8 @@ def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys:
     slow = MachineProfile(persist_bytes_per_s=1e7, latency_s=4e-6)
     found_slow = plan(replace(cluster, machine=slow), learners=[3], boundaries=30)
     assert "one host for the syncer has a round every" in sites_text(found_slow, named)
+    kept_up = {str(reasons(each)["sync_period"]) for each in (found_slow, plan(cluster, learners=[3], boundaries=30))}
+    assert sum("keep up" in each for each in kept_up) == 1
     assert any("the latency is taken to be 4 µs" in note for note in notes(found_slow))
     assert not any("the latency" in note for note in notes(plan(cluster, learners=[3], boundaries=30)))
     home = replace(named[1], up_gbit_s=0.001)
