@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from gruppetto.cli.__main__ import main
+from gruppetto.cli.plan_file import reasons
+from gruppetto.cli.plan_notes import notes
 from gruppetto.cli.plan_sites import between, read_sites, sites_text
 from gruppetto.config import load_run
 from gruppetto.sim.cluster import Cluster
@@ -165,13 +167,21 @@ def test_a_plan_for_sites_says_where_the_syncer_is_to_be(tmp_path: Path, capsys:
     assert cloud["up_use"] == pytest.approx(cloud["up_bytes_a_day"] / a_day / 0.4)
     assert cloud["trip_s"] > 3 * 0.12 and campus["trip_s"] == 0
     assert sites["others"][0]["serving"] != ["campus"]
-    assert {(each["uplink"], each["downlink"]) for each in sites["least_periods"]} >= {("int4", "delta-int4")}
+    assert {(each["uplink"], each["downlink"]) for each in sites["least_periods"]} >= {("int4", "bf16")}
     # The same for people, of a plan that is simulated for less long.
     named = read_sites(file, gbit_s=1.0)
     cluster = between(Cluster(chips=24, parameters=350_000_000), named, latency=False)
     said = sites_text(plan(cluster, learners=[3], boundaries=30), named)
     assert "syncer at campus" in said and "in time: bf16 up fp32 down from H =" in said
     assert "more than a step" not in said
+    assert "one host for the syncer" not in said
+    slow = MachineProfile(persist_bytes_per_s=1e7, latency_s=4e-6)
+    found_slow = plan(replace(cluster, machine=slow), learners=[3], boundaries=30)
+    assert "one host for the syncer has a round every" in sites_text(found_slow, named)
+    kept_up = {str(reasons(each)["sync_period"]) for each in (found_slow, plan(cluster, learners=[3], boundaries=30))}
+    assert sum("keep up" in each for each in kept_up) == 1
+    assert any("the latency is taken to be 4 µs" in note for note in notes(found_slow))
+    assert not any("the latency" in note for note in notes(plan(cluster, learners=[3], boundaries=30)))
     home = replace(named[1], up_gbit_s=0.001)
     said = sites_text(plan(cluster, learners=[3], boundaries=30), [named[0], home])
     assert "cloud: an answer takes" in said and "bf16 up fp32 down never" in said

@@ -17,6 +17,7 @@ from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years, 
 from gruppetto.cli.simulate_tables import paper_table, plain_table
 from gruppetto.errors import SettingError
 from gruppetto.sim.goodput import Outcome, Row, run
+from gruppetto.sim.machine import MachineProfile
 from gruppetto.sim.scenario import Scenario
 
 QUICK = ["simulate", "--chips", "300k", "--hours", "0.5", "--stride", "30"]
@@ -80,7 +81,6 @@ def test_one_number_of_chips_is_drawn_as_bars_and_several_as_lines() -> None:
 
 def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "day"
-    place.mkdir()
     more = ["--learners", "3", "--syncer-fails", "10min:20s", "--fails", "region:100k:1h:5min", "--trace", str(place)]
     assert main([*QUICK, *more]) == 0
     assert main(["replay", str(place)]) == 0
@@ -100,6 +100,27 @@ def test_a_trace_is_taken_by_report_and_replay(tmp_path: Path, capsys: pytest.Ca
     _a_status_of_it(place, capsys)
     assert set(report["learners"]) == {"learner-0", "learner-1", "learner-2"}
     assert main([*QUICK, *more]) == 2  # it is there already
+
+
+def test_a_plan_and_its_simulation_agree_on_who_takes_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slow syncer, and rounds of several steps: the plan's τ has everybody in them, a smaller one is spoken of."""
+    machine = tmp_path / "machine.json"
+    slow = MachineProfile(fold_elements_per_s=2e8, merge_elements_per_s=6e7, persist_bytes_per_s=1.4e9)
+    machine.write_text(slow.to_json(), encoding="utf-8")
+    cluster = ["--chips", "12288", "--mtbi-years", "never", "--step-s", "2.5s", "--gbit-s", "10", "--json"]
+    priced = [*cluster, "--machine", str(machine), "--learners", "3"]
+    assert main(["plan", *priced, "--params", "30B", "--sites", "3"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    chosen = {name: str(plan["settings"][name]) for name in ("sync_period", "num_fragments", "overlap_steps")}
+    run = ["--sync-period", chosen["sync_period"], "--fragments", chosen["num_fragments"], "--hours", "0.5"]
+    run += ["--jitter", "0.05", "--systems", "decoupled", "--parameters", "30B"]
+    assert main(["simulate", *priced, *run, "--overlap-steps", chosen["overlap_steps"]]) == 0
+    said = capsys.readouterr()
+    assert "under way" not in said.err
+    taking_part = json.loads(said.out)["rows"][0]["participation"]
+    assert taking_part == pytest.approx(plan["expected"]["participation"], abs=0.03)
+    assert main(["simulate", *priced, *run]) == 0
+    assert f"--overlap-steps {chosen['overlap_steps']} is what gruppetto plan would set" in capsys.readouterr().err
 
 
 def _a_status_of_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +162,8 @@ def _a_status_of_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--link-fails", "6h"], "--link-fails: is '6h'; use MTBI:MEAN, such as 6h:60s"),
         (["--min-quorum", "3", "--learners", "2"], "min_quorum is 3 but num_learners is 2"),
         (["--trace", "x.jsonl", "--learners", "2", "4"], "a trace of 2 runs"),
+        (["--gbit-s", "10"], "--gbit-s: means nothing without a machine; give --machine"),
+        (["--overlap-steps", "24"], "overlap_steps is 24 but sync_period is 24"),
         (["--figure", "goodput.xyz"], "goodput.xyz: .xyz is no kind of picture; name a .png"),
         (["--figure", "/dev/null/goodput.png"], "/dev/null/goodput.png: cannot be written (/dev/null is no directory)"),
         (["--figure", "/dev"], "/dev: is a directory; name a file in it"),

@@ -17,8 +17,8 @@ PAGE = (ROOT / "docs" / "sites.md").read_text()
 
 def test_the_example_is_as_the_page_shows_it() -> None:
     sites = read_sites(ROOT / "examples" / "sites.toml", gbit_s=10.0)
-    asked = {"parameters": 10**9, "step_s": 10.0}
-    choice = Choice(learners=7, uplink="bf16", downlink="bf16")
+    asked = {"parameters": 10**9, "step_s": 10.0, "of_ranks": True}
+    choice = Choice(learners=7, uplink="int8", downlink="bf16")
     best = placements(sites, choice, **asked)[0]  # type: ignore[arg-type]
     assert f"syncer at {best.serving[0]}" in PAGE
     for load in best.loads:

@@ -14,7 +14,7 @@ from gruppetto.sim.choice import Choice, needs_of
 from gruppetto.sim.cluster import Cluster
 from gruppetto.sim.machine import MachineProfile
 from gruppetto.sim.paper import FITTED, GOODPUT
-from gruppetto.sim.planner import _first, changes, plan, ranked, simulate
+from gruppetto.sim.planner import Priced, _first, changes, plan, ranked, simulate
 from gruppetto.sim.quality import codec_loss, compute_share, learners_loss, period_loss
 from gruppetto.sim.ways_out import times, ways_out
 
@@ -172,10 +172,15 @@ def test_a_plan_has_everything_and_is_the_same_again() -> None:
 def test_slow_rounds_ask_for_a_quorum() -> None:
     """Where an upload takes the better part of a step, one learner alone would close the rounds."""
     cluster = Cluster(chips=64, parameters=1_000_000_000, step_s=0.4, gbit_s=1.0, sites=4, mtbi_s=math.inf)
-    found = plan(cluster, boundaries=2400, learners=[4])
-    assert found.best.choice.min_quorum == 2
-    shares = {k: outcome.participation or 0.0 for k, outcome in found.seen}
+    shares = {}
+    for k in (1, 2):
+        choice = Choice(learners=4, sync_period=96, num_fragments=96, min_quorum=k)
+        needs = needs_of(cluster, choice)
+        shares[k] = simulate(cluster, Priced(choice=choice, needs=needs), 600 * cluster.step_s).participation or 0.0
     assert shares[2] > 2 * shares[1]
+    # With half the link, and coarser words, it is so again.
+    found = plan(replace(cluster, gbit_s=0.5), boundaries=2400, learners=[4])
+    assert found.best.choice.min_quorum == 2
 
 
 @pytest.mark.parametrize(
@@ -249,12 +254,16 @@ def test_steps_down_are_priced_as_what_they_send_and_keep() -> None:
     assert needs_of(alone, steps).persist_s == pytest.approx(1.5 * needs_of(alone, whole).persist_s)
 
 
-def test_only_learners_of_one_rank_answer_in_blocks_and_follow_steps() -> None:
-    """Ranks share an answer out element by element."""
+def test_all_learners_answer_in_blocks_and_those_of_one_rank_follow_steps() -> None:
+    """What many ranks say in blocks, the syncer puts together as float32 (docs/sharded.md)."""
     found = {}
     for chips in (4, 64):
         cluster = Cluster(chips=chips, parameters=1_000_000_000, step_s=0.4, gbit_s=1.0, sites=4, mtbi_s=math.inf)
         order = [priced.choice for priced in ranked(cluster, learners=[4])]
         found[chips] = ({choice.uplink for choice in order}, {choice.downlink for choice in order})
     assert found[4] == ({"fp32", "bf16", "int8", "int4"}, {"fp32", "bf16", "delta", "delta-int4"})
-    assert found[64] == ({"fp32", "bf16"}, {"fp32", "bf16"})
+    assert found[64] == ({"fp32", "bf16", "int8", "int4"}, {"fp32", "bf16"})
+    alone = Cluster(chips=4, parameters=24_000_000, mtbi_s=math.inf)
+    coarse = Choice(learners=4, uplink="int4")
+    more = needs_of(replace(alone, chips=64), coarse).syncer_gib - needs_of(alone, coarse).syncer_gib
+    assert more * 2**30 == pytest.approx(4 * 1_000_000 * (4 - 4.125 / 8), rel=0.001)

@@ -104,6 +104,26 @@ def test_shards_share_out_what_one_site_cannot_send() -> None:
     assert len(best(*even, choice=replace(CHOICE, downlink="delta"))) == 1
     ways = {(up, down) for up, down, _ in periods(even, ("a", "b"), parameters=PARAMETERS, step_s=STEP_S)}
     assert ways == {("bf16", "fp32"), ("bf16", "bf16")}
+    # Learners of many ranks know one syncer, and no steps.
+    found = placements(even, CHOICE, parameters=PARAMETERS, step_s=STEP_S, of_ranks=True)
+    assert {len(each.serving) for each in found} == {1}
+    asked = periods(even, ("a",), parameters=PARAMETERS, step_s=STEP_S, of_ranks=True)
+    assert {down for _, down, _ in asked} == {"fp32", "bf16"}
+
+
+def test_a_slow_host_spares_the_links_and_shards_share_its_work() -> None:
+    """What the links carry goes by the rounds that there are, not by those that there would be."""
+    sites = [site(name, 2, up=1.0, down=1.0) for name in "abc"]
+    model_s = 3 * CHOICE.sync_period * STEP_S
+    at = {
+        (serving, slow): place(sites, serving, CHOICE, parameters=PARAMETERS, step_s=STEP_S, model_s=slow * model_s)
+        for serving in ("a", "abc")
+        for slow in (0, 1)
+    }
+    assert [at["a", slow].round_s for slow in (0, 1)] == pytest.approx([STEP_S, 3 * STEP_S])
+    assert at["a", 1].busiest.use == pytest.approx(at["a", 0].busiest.use / 3)
+    assert at["abc", 1].round_s == pytest.approx(STEP_S)
+    assert at["abc", 1].busiest.use == pytest.approx(at["abc", 0].busiest.use)
 
 
 def test_a_trip_is_the_distance_and_the_bytes() -> None:

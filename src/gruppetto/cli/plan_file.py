@@ -72,11 +72,19 @@ def checkpoint_rounds(plan: Plan) -> int:
     return max(choice.sync_period, round(best_s / plan.interval_s))
 
 
+LATE = 1.05
+"""Steps to a round, beyond which something does not keep up."""
+
+
 def reasons(plan: Plan) -> dict[str, str]:
     """Why each setting is what it is, in one sentence."""
     cluster, choice, needs = plan.cluster, plan.best.choice, plan.best.needs
     if choice.sync_period == 24:
         period = "the paper's, and links and syncer keep up"
+        if needs.slowdown > LATE:
+            period = (
+                f"the paper's; larger ones, with rounds sooner than every {needs.interval_s:.3g} s, gain too little"
+            )
     else:
         period = f"fragments small enough for a round every {needs.interval_s:.3g} s"
     fragments = "one fragment a round, so that links carry the same all the time"

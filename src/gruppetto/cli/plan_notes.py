@@ -13,6 +13,8 @@ __all__ = ["gbit", "notes", "verdict"]
 SMALL_MODEL = 2_400_000_000
 """Parameters of the largest model whose loss with eight learners is known from a scaling study."""
 UTILISATION = 0.9
+LOOPBACK_S = 2e-5
+"""One way: below, it is a machine that talks to itself."""
 
 
 def verdict(plan: Plan) -> str:
@@ -43,6 +45,11 @@ def notes(plan: Plan, *, rounds: int | None = None) -> list[str]:
                 f"the rates of the syncer's host are assumed ({counted(int(cluster.machine.fold_elements_per_s))} "
                 f"elements folded and {counted(int(cluster.machine.persist_bytes_per_s))} bytes written a second); "
                 "gruppetto doctor --measure --out machine.json measures them, for --machine"
+            )
+        if cluster.machine.latency_s < LOOPBACK_S:
+            said.append(
+                f"the latency is taken to be {1e6 * cluster.machine.latency_s:.3g} µs, as of a machine that talks to "
+                "itself; if learners are farther away, say --latency, or measure with gruppetto doctor --syncer URL"
             )
     if cluster.machine.was_loaded:
         said.append(

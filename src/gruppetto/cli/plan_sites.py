@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from gruppetto.cli.plan_notes import gbit
 from gruppetto.cli.quantities import as_gbit_s, as_seconds, timed
@@ -74,7 +74,7 @@ def sites_text(plan: Plan, sites: Sequence[Site]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         lines.append("         " + "  ".join(map(str.ljust, row, widths)).rstrip())
-    lines += [f"         {said}" for said in _shortages(best)]
+    lines += [f"         {said}" for said in (*_paces(plan, found), *_shortages(best))]
     enough = ", ".join(
         f"{up} up {down} down {f'from H = {h}' if h else 'never'}" for up, down, h in _periods(plan, sites, best)
     )
@@ -96,6 +96,7 @@ def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
         "serving": list(found[0].serving),
         "fits": found[0].fits,
         "slowdown": found[0].slowdown,
+        "round_s": found[0].round_s,
         "links": {
             load.site.name: {
                 "up_use": load.up_use,
@@ -109,7 +110,9 @@ def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
             }
             for load in found[0].loads
         },
-        "others": [{"serving": list(each.serving), "busiest": each.busiest.use} for each in found[1:]],
+        "others": [
+            {"serving": list(each.serving), "busiest": each.busiest.use, "round_s": each.round_s} for each in found[1:]
+        ],
         "least_periods": [
             {"uplink": up, "downlink": down, "sync_period": h} for up, down, h in _periods(plan, sites, found[0])
         ],
@@ -117,13 +120,46 @@ def sites_as_json(plan: Plan, sites: Sequence[Site]) -> dict[str, Any]:
 
 
 def _placed(plan: Plan, sites: Sequence[Site]) -> list[Placement]:
-    cluster = plan.cluster
-    return placements(sites, plan.best.choice, parameters=cluster.parameters, step_s=cluster.step_s)
+    return placements(sites, plan.best.choice, **_asked(plan))
 
 
 def _periods(plan: Plan, sites: Sequence[Site], best: Placement) -> list[tuple[str, str, int | None]]:
-    cluster = plan.cluster
-    return list(periods(sites, best.serving, parameters=cluster.parameters, step_s=cluster.step_s))
+    return list(periods(sites, best.serving, **_asked(plan)))
+
+
+class _Asked(TypedDict):
+    parameters: int
+    step_s: float
+    model_s: float
+    of_ranks: bool
+
+
+def _asked(plan: Plan) -> _Asked:
+    cluster, choice, needs = plan.cluster, plan.best.choice, plan.best.needs
+    return {
+        "parameters": cluster.parameters,
+        "step_s": cluster.step_s,
+        "model_s": choice.num_fragments * (needs.syncer_s + needs.persist_s),
+        "of_ranks": choice.learners < cluster.chips,
+    }
+
+
+def _paces(plan: Plan, found: Sequence[Placement]) -> Iterator[str]:
+    """Where the syncer's host, and no link, is what rounds wait for."""
+    step_s = plan.cluster.step_s
+    alone, several = (
+        next((each for each in found if (len(each.serving) > 1) == shards), None) for shards in (False, True)
+    )
+    if alone is None or alone.round_s <= step_s:
+        return
+    said = (
+        f"one host for the syncer has a round every {timed(alone.round_s)} at the most, {alone.round_s / step_s:.2g} "
+    )
+    said += "steps, and links carry so much less"
+    if several is not None:
+        said += f"; {len(several.serving)} shards, of a host each, every {timed(several.round_s)}"
+        said += f" (gruppetto syncer RUN.toml --shard 1/{len(several.serving)})"
+    yield said
 
 
 def _where(placement: Placement) -> str:

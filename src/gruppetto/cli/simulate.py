@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,6 +53,7 @@ OPTIONS = {
     "run.num_learners": "--min-quorum",
     "run.num_fragments": "--fragments",
     "run.sync_period": "--sync-period",
+    "run.overlap_steps": "--overlap-steps",
 }
 """Where the simulator says that a value is, and the option that sets it."""
 
@@ -89,6 +91,7 @@ def _simulate(flags: Flags, file: ScenarioFile) -> int:
         outcomes = [_traced(jobs, flags.trace)]
     else:
         _say_what_takes_long(jobs)
+        _say_what_is_under_way(jobs)
         outcomes = run_all(
             jobs,
             processes=at_least_one(flags.processes, "--processes"),
@@ -191,7 +194,7 @@ def _traced(jobs: Sequence[tuple[str, Scenario, int]], path: Path) -> Outcome:
             fix="give one --chips, one --learners and one seed",
         )
     ((system, scenario, seed),) = jobs
-    if path.is_dir():
+    if path.is_dir() or path.suffix != ".jsonl":
         path = path / "trace.jsonl"
     if path.exists():
         raise SettingError("is there already", where=str(path), fix="name another file")
@@ -210,6 +213,21 @@ def _say_what_takes_long(jobs: Sequence[tuple[str, Scenario, int]]) -> None:
             "times faster, with the same goodput",
             file=sys.stderr,
             flush=True,
+        )
+
+
+def _say_what_is_under_way(jobs: Sequence[tuple[str, Scenario, int]]) -> None:
+    """Where fragments are longer under way than learners allow for, rounds close without those who would have come."""
+    priced_ones = [one for system, one, _ in jobs if system == "decoupled" and one.fragment_bytes]
+    if not priced_ones:
+        return
+    longest = max(priced_ones, key=lambda one: one.flight_s)
+    steps, allowed = longest.flight_s / longest.step_s, longest.protocol.overlap_steps
+    enough = min(math.ceil(steps), longest.protocol.sync_period - 1)
+    if steps > allowed < enough:
+        _say(
+            f"note: a contribution is under way for about {steps:.1f} steps, and learners allow for {allowed}: rounds "
+            f"may close without most of them; --overlap-steps {enough} is what gruppetto plan would set"
         )
 
 

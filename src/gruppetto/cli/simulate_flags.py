@@ -10,12 +10,13 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import positional
-from gruppetto.cli.quantities import as_count, as_number, as_seconds, as_years
+from gruppetto.cli.quantities import as_count, as_gbit_s, as_number, as_seconds, as_years
 from gruppetto.config.kinds import LARGEST, shown
 from gruppetto.config.run import CodecChoice
 from gruppetto.errors import SettingError
 from gruppetto.numerics.codec import CODECS
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.sim.choice import GBIT
 from gruppetto.sim.elastic import ElasticCosts
 from gruppetto.sim.failures import Cause, Recovery
 from gruppetto.sim.machine import read_machine
@@ -67,6 +68,9 @@ class Flags:
     machine: Path | None = None
     """What the syncer's host and a link to it can do, from gruppetto doctor --measure: prices merges, commits and
     transfers of a model of --parameters, bf16 up and fp32 down."""
+    gbit_s: str | None = None
+    """With --machine: a learner's link to the syncer, each way. The default is what was measured: a loopback, unless
+    doctor was told of a syncer."""
     slice_chips: str | None = None
     """Chips that are lost and regained together. The default is 256, and 8 below 32,768 chips."""
     scale_down_s: str = f"{FITTED.elastic.scale_down_s:g}"
@@ -93,6 +97,8 @@ class Flags:
     """P."""
     sync_period: int = 24
     """H."""
+    overlap_steps: int | None = None
+    """τ. The default is 2, as of a run."""
     table: str | None = None
     """paper: the grid of the paper, ours beside it, with the error of every cell. bandwidth: what links must carry."""
     parameters: str = "5B"
@@ -102,7 +108,8 @@ class Flags:
     figure: Path | None = None
     """Draw goodput against chips into this file; for the table of bandwidths, utilisation against bandwidth."""
     trace: Path | None = None
-    """Record one run of decoupled learners here, for gruppetto report and replay."""
+    """Record one run of decoupled learners here, for gruppetto report and replay: a directory, or a file that ends in
+    .jsonl."""
     processes: int = 1
     """Rows are simulated side by side."""
     json: bool = False
@@ -176,7 +183,7 @@ def scenario_of(flags: Flags) -> Scenario:
             min_quorum=flags.min_quorum,
             num_fragments=flags.fragments,
             sync_period=flags.sync_period,
-            overlap_steps=min(2, max(0, flags.sync_period - 1)),
+            overlap_steps=min(2, max(0, flags.sync_period - 1)) if flags.overlap_steps is None else flags.overlap_steps,
             liveness_s=LIVENESS_S,
         ),
     )
@@ -195,9 +202,15 @@ def _latency_s(flags: Flags) -> float:
 
 def priced(scenario: Scenario, flags: Flags) -> Scenario:
     """The scenario on a measured machine, with a model of ``--parameters``; as it is without one."""
+    gbit_s = as_gbit_s(flags.gbit_s, where="--gbit-s") if flags.gbit_s is not None else None
     if flags.machine is None:
+        if gbit_s is not None:
+            fix = "give --machine, which says what fragments weigh and merges cost"
+            raise SettingError("means nothing without a machine", where="--gbit-s", fix=fix)
         return scenario
     machine = read_machine(flags.machine)
+    if gbit_s is not None:
+        machine = replace(machine, link_bytes_per_s=gbit_s * GBIT)
     elements = -(-as_count(flags.parameters, where="--parameters") // flags.fragments)
     latency_s = machine.latency_s if flags.latency is None else scenario.link.latency_s
     return replace(

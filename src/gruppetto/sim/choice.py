@@ -128,6 +128,9 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
     slack_s = at_once * choice.every * step_s - beside_links_s
     flight_s = round_s + 3 * machine.latency_s + down / width + step_s / 2
     busier = max(up, down) / due_s / GBIT
+    # Pieces in blocks, of learners of many ranks, are put together as float32 (docs/sharded.md).
+    in_blocks = CODECS[choice.uplink].block_numel > 1 and m < cluster.chips
+    answer = elements * FP32_BYTES if in_blocks else up
     loss = (
         learners_loss(m, cluster.parameters)
         + period_loss(choice.sync_period * interval_s / step_s)
@@ -147,7 +150,7 @@ def needs_of(cluster: Cluster, choice: Choice) -> Needs:
         gbit_s=at_a_site * max(up / slack_s, down / (choice.every * step_s)) / GBIT if slack_s > 0 else math.inf,
         mean_gbit_s=at_a_site * busier,
         syncer_gbit_s=m * busier,
-        syncer_gib=((HELD + _rests(choice)) * cluster.parameters + m * up + _bytes_beside(choice, cluster)) / GIB,
+        syncer_gib=((HELD + _rests(choice)) * cluster.parameters + m * answer + _bytes_beside(choice, cluster)) / GIB,
         syncer_cores=math.ceil((syncer_s + m * (up + down) / CORE_BYTES_PER_S) / due_s) + 1,
         disk_gib=(KEPT_ON_DISK + 3 * _rests(choice)) * cluster.parameters / GIB,
         loss=loss,

@@ -271,12 +271,11 @@ def _choices(cluster: Cluster, learners: Sequence[int] | None) -> Iterator[Choic
     sites = cluster.sites or 1
     counts = learners or [m for m in sorted({m * sites for m in LEARNERS}) if m <= min(cluster.chips, 4096)]
     for m in counts:
-        # Ranks share an answer out, element by element; blocks of them go whole. So do values down, as steps.
+        # Learners of many ranks answer in any encoding, and follow no steps.
         alone = m >= cluster.chips
-        ways_up = CODECS if alone else CASTS
         ways_down = DOWNLINKS if alone and cluster.machine.hosts == 1 else CASTS
         for period in PERIODS:
-            for uplink in (name for name in ways_up if name in CODEC_LOSS):
+            for uplink in (name for name in CODECS if name in CODEC_LOSS):
                 for downlink in (name for name in ways_down if name in DOWNLINK_LOSS):
                     for durability in ("round", "interval"):
                         yield Choice(

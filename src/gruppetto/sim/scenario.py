@@ -142,6 +142,17 @@ class Scenario:
         return self.hours * 3600.0
 
     @property
+    def flight_s(self) -> float:
+        """From a snapshot to the merged value in the mean, and half a step until it is applied, if everybody answers at
+        once: what ``overlap_steps`` has to allow for."""
+        down = self.fragment_bytes if self.download_bytes is None else self.download_bytes
+        transfers_s = self.link.transfer_s(self.fragment_bytes) + self.link.transfer_s(down)
+        costs = self.costs
+        merging_s = self.learners * costs.fold_s + costs.merge_s + costs.persist_s + costs.publish_s
+        # Progress, ask and announcement are messages besides the two bodies, and the download is asked for.
+        return transfers_s + 3 * self.link.latency_s + merging_s + self.step_s / 2
+
+    @property
     def setting(self) -> ProtocolSetting:
         """The protocol's setting for this number of learners."""
         return replace(self.protocol, num_learners=self.learners)

@@ -9,6 +9,9 @@ M in all, and a share a of the model served there (1 at the one syncer's site, 1
 
 So a syncer's site sends what all the others take down: that is what a narrow way out cannot bear.
 
+A fragment's turn comes once in H steps, or as late as the syncer's hosts need for the whole model: S shards' a share of
+1/S each.
+
 A round closes when the fleet has made its next step, so an answer has one step to be asked for and to arrive: a learner
 whose fragment takes longer up is not in fewer rounds but in none. Smaller fragments help it, or several rounds in
 flight, if its link can carry what they bring.
@@ -30,6 +33,7 @@ __all__ = [
     "DAY_S",
     "FULL",
     "WAYS",
+    "WAYS_OF_RANKS",
     "Load",
     "Placement",
     "Site",
@@ -46,6 +50,8 @@ LONGEST_PERIOD = 1000
 DAY_S = 86_400.0
 WAYS = (("bf16", "fp32"), ("bf16", "bf16"), ("int8", "delta"), ("int4", "delta-int4"))
 """Up and down, from exact to coarse. Steps down (``delta``) come from one syncer only."""
+WAYS_OF_RANKS = (("bf16", "fp32"), ("bf16", "bf16"), ("int8", "bf16"), ("int4", "bf16"))
+"""... of learners of many ranks, who take every value whole."""
 GRAIN = 0.05
 """Links that are as full as each other to this share are equally good."""
 
@@ -85,7 +91,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the link of one site carries in the mean, at a round for every step."""
+    """What the link of one site carries in the mean, at a round for every step, or as the syncer's hosts can."""
 
     site: Site
     up_bytes_s: float
@@ -131,6 +137,8 @@ class Placement:
     serving: tuple[str, ...]
     loads: tuple[Load, ...]
     """By site, in the order in which they were named."""
+    round_s: float
+    """From one round to the next, as far as steps and the syncer's hosts go; links are looked at apart."""
 
     @property
     def busiest(self) -> Load:
@@ -154,9 +162,17 @@ class Placement:
 
 
 def place(
-    sites: Sequence[Site], serving: Sequence[str], choice: Choice, *, parameters: int, step_s: float
+    sites: Sequence[Site],
+    serving: Sequence[str],
+    choice: Choice,
+    *,
+    parameters: int,
+    step_s: float,
+    model_s: float = 0.0,
 ) -> Placement:
     """What every link carries with the syncer, or a shard each, at ``serving``.
+
+    ``model_s``: what merging and writing each fragment once takes one host.
 
     >>> sites = [Site(name=name, learners=m, up_gbit_s=1, down_gbit_s=1) for name, m in (("a", 3), ("b", 1))]
     >>> at_a = place(sites, ["a"], Choice(learners=4), parameters=24_000_000, step_s=1.0)
@@ -164,7 +180,7 @@ def place(
     [(4000000.0, 2000000.0), (2000000.0, 4000000.0)]
     """
     everybody = sum(site.learners for site in sites)
-    a_learner_s = choice.sync_period * step_s
+    a_learner_s = max(choice.sync_period * step_s, model_s / len(serving))
     up, down = (_bytes_of(codec, parameters) / a_learner_s for codec in _codecs(choice))
     shares = {site.name: 1 / len(serving) if site.name in serving else 0.0 for site in sites}
     loads = []
@@ -182,28 +198,44 @@ def place(
                 trip_s=trip_s,
             )
         )
-    return Placement(serving=tuple(serving), loads=tuple(loads))
+    return Placement(serving=tuple(serving), loads=tuple(loads), round_s=a_learner_s / choice.sync_period)
 
 
-def placements(sites: Sequence[Site], choice: Choice, *, parameters: int, step_s: float) -> list[Placement]:
+def placements(
+    sites: Sequence[Site],
+    choice: Choice,
+    *,
+    parameters: int,
+    step_s: float,
+    model_s: float = 0.0,
+    of_ranks: bool = False,
+) -> list[Placement]:
     """The syncer at each site where it may be, and a shard at each site with learners; the best first.
 
     Best is what fits, then the emptier busiest link where that differs by more than a trifle, then the fewest bytes
-    between sites, then one syncer before several. Raises :class:`SettingError` for sites that cannot be.
+    between sites, then one syncer before several. ``of_ranks``: learners have many of them, and so one syncer
+    (docs/sharded-syncer.md). Raises :class:`SettingError` for sites that cannot be.
     """
     check_sites(sites)
     ways: list[tuple[str, ...]] = [(site.name,) for site in sites if site.may_serve]
     together = tuple(site.name for site in sites if site.may_serve and site.learners)
-    if len(together) > 1 and DOWNLINKS[choice.downlink].steps is None:
+    if len(together) > 1 and not of_ranks and DOWNLINKS[choice.downlink].steps is None:
         ways.append(together)
-    found = [place(sites, way, choice, parameters=parameters, step_s=step_s) for way in ways]
+    found = [place(sites, way, choice, parameters=parameters, step_s=step_s, model_s=model_s) for way in ways]
     return sorted(
         found, key=lambda p: (not p.fits, round(p.busiest.use / GRAIN), p.bytes_a_day, len(p.serving), p.serving)
     )
 
 
 def least_period(
-    sites: Sequence[Site], serving: Sequence[str], uplink: str, downlink: str, *, parameters: int, step_s: float
+    sites: Sequence[Site],
+    serving: Sequence[str],
+    uplink: str,
+    downlink: str,
+    *,
+    parameters: int,
+    step_s: float,
+    model_s: float = 0.0,
 ) -> int | None:
     """The smallest H that fits, with as many fragments, 96 at most: what is carried goes by 1/H, and what an answer
     takes by 1/P. None: with no H."""
@@ -216,7 +248,7 @@ def least_period(
             uplink=uplink,
             downlink=downlink,
         )
-        return place(sites, serving, at, parameters=parameters, step_s=step_s).fits
+        return place(sites, serving, at, parameters=parameters, step_s=step_s, model_s=model_s).fits
 
     low, high = 0, LONGEST_PERIOD
     if not fits(high):
@@ -228,16 +260,21 @@ def least_period(
 
 
 def periods(
-    sites: Sequence[Site], serving: Sequence[str], *, parameters: int, step_s: float
+    sites: Sequence[Site],
+    serving: Sequence[str],
+    *,
+    parameters: int,
+    step_s: float,
+    model_s: float = 0.0,
+    of_ranks: bool = False,
 ) -> Iterator[tuple[str, str, int | None]]:
-    """Up, down, and the smallest H if there is one, for each of :data:`WAYS` that is possible there."""
-    for uplink, downlink in WAYS:
+    """Up, down, and the smallest H if there is one, for each way that is possible there."""
+    for uplink, downlink in WAYS_OF_RANKS if of_ranks else WAYS:
         if len(serving) == 1 or DOWNLINKS[downlink].steps is None:
-            yield (
-                uplink,
-                downlink,
-                least_period(sites, serving, uplink, downlink, parameters=parameters, step_s=step_s),
+            period = least_period(
+                sites, serving, uplink, downlink, parameters=parameters, step_s=step_s, model_s=model_s
             )
+            yield uplink, downlink, period
 
 
 def check_sites(sites: Sequence[Site]) -> None:
