@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ LIVENESS_S = 60.0
 """Learners that pause stay linked; a heartbeat every 15 s is enough to say so."""
 MAX_SPREAD = 1000.0
 """A learner slower than that makes no step in a day."""
+HORIZONS_OF_FAULTS = 4
+"""A step that begins before the horizon ends within the faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +119,16 @@ class Scenario:
         if not 0 <= self.spread <= MAX_SPREAD:
             raise SettingError(f"spread is {self.spread:g}", where="simulate.spread", fix=f"use 0 to {MAX_SPREAD:g}")
         self.pace(0)  # judges the jitter
-        if self.step_s * self.stride > self.horizon_s:
+        for step_s in (self.step_s, *(party.step_s for party in self.parties)):
+            if step_s * self.stride > self.horizon_s:
+                raise SettingError(
+                    f"{self.hours:g} hours have no whole step of {step_s * self.stride:g} s",
+                    where="simulate.hours",
+                    fix="simulate longer, or use a shorter step",
+                )
+        if self.parties and not any(party.there_s(self.horizon_s) for party in self.parties):
             raise SettingError(
-                f"{self.hours:g} hours have no whole step of {self.step_s * self.stride:g} s",
-                where="simulate.hours",
-                fix="simulate longer, or use a shorter step",
+                f"no learner is there in {self.hours:g} hours", where="simulate.hours", fix="simulate longer"
             )
 
     def _check_parties(self) -> None:
@@ -147,9 +155,14 @@ class Scenario:
         return replace(self.protocol, num_learners=self.learners)
 
     def faults(self, seed: int) -> Iterator[Fault]:
-        """The faults of all chips: the same for every system and every number of learners."""
+        """The faults of all chips: the same for every system and every number of learners.
+
+        They end well after the horizon, so that whoever is away, pauses or steps for ages comes to an end of them.
+        """
         chip = Cause(name="chip", mtbi_s=self.mtbi_s, recovery=self.hardware.recovery)
-        drawn = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
+        endless = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
+        end_s = HORIZONS_OF_FAULTS * self.horizon_s
+        drawn: Iterator[Fault] = itertools.takewhile(lambda fault: fault.at_s < end_s, endless)
         if self.planned:
             drawn = heapq.merge(drawn, self.planned, key=lambda fault: fault.at_s)
         size = self.hardware.elastic.slice_chips
