@@ -25,8 +25,8 @@ LIVENESS_S = 60.0
 """Learners that pause stay linked; a heartbeat every 15 s is enough to say so."""
 MAX_SPREAD = 1000.0
 """A learner slower than that makes no step in a day."""
-HORIZONS_OF_FAULTS = 4
-"""A step that begins before the horizon ends within the faults."""
+FAULTS_GO_ON = 4
+"""Times the horizon: a step that begins before it ends before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +155,9 @@ class Scenario:
         return replace(self.protocol, num_learners=self.learners)
 
     def faults(self, seed: int) -> Iterator[Fault]:
-        """The faults of all chips: the same for every system and every number of learners.
-
-        They end well after the horizon, so that whoever is away, pauses or steps for ages comes to an end of them.
-        """
+        """The faults of all chips, without end: the same for every system and every number of learners."""
         chip = Cause(name="chip", mtbi_s=self.mtbi_s, recovery=self.hardware.recovery)
-        endless = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
-        end_s = HORIZONS_OF_FAULTS * self.horizon_s
-        drawn: Iterator[Fault] = itertools.takewhile(lambda fault: fault.at_s < end_s, endless)
+        drawn = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
         if self.planned:
             drawn = heapq.merge(drawn, self.planned, key=lambda fault: fault.at_s)
         size = self.hardware.elastic.slice_chips
@@ -184,13 +179,18 @@ class Scenario:
             first += party.chips
         return frozenset(shared)
 
-    def job(self, learner: int, *, of: int, seed: int) -> ElasticJob:
-        """The job of one learner of ``of``, on its share of the chips."""
+    def job(self, learner: int, *, of: int, seed: int, until_s: float | None = None) -> ElasticJob:
+        """The job of one learner of ``of``, on its share of the chips, that trains until then; None: to the horizon.
+
+        Its faults end well after that, so that who is away, pauses or steps for ages comes to an end of them.
+        """
+        end_s = FAULTS_GO_ON * (self.horizon_s if until_s is None else until_s)
+        faults = itertools.takewhile(lambda fault: fault.at_s < end_s, self.faults(seed))
         first, end = self.chips * learner // of, self.chips * (learner + 1) // of
         if self.parties and of == len(self.parties):
             first = sum(party.chips for party in self.parties[:learner])
             end = first + self.parties[learner].chips
-        return ElasticJob(first_chip=first, chips=end - first, faults=self.faults(seed), costs=self.hardware.elastic)
+        return ElasticJob(first_chip=first, chips=end - first, faults=faults, costs=self.hardware.elastic)
 
     def pace(self, learner: int) -> Pace:
         if self.parties:
