@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gruppetto.errors import RunFailed
 from gruppetto.sim.side_by_side import side_by_side
 
 
@@ -22,6 +23,13 @@ def _bad(name: str, *, passed: Callable[[float], None]) -> int:
         raise ValueError("bad")
     passed(0.0)
     return len(name)
+
+
+def _killed(name: str, *, passed: Callable[[float], None]) -> int:
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        signal.pause()
 
 
 class _EnoughError(Exception):
@@ -59,3 +67,14 @@ def test_outcomes_come_in_the_order_of_the_jobs_and_an_error_is_raised() -> None
     assert ask([("abc",), ("a",)]) == [3, 1] and sorted(done) == [(0, 3), (1, 1)]
     with pytest.raises(ValueError, match="bad"):
         ask([("bad",), ("a",)])
+
+
+def test_a_process_that_is_killed_ends_the_others_and_is_said_in_one_line() -> None:
+    with pytest.raises(RunFailed, match="was killed; where memory"):
+        side_by_side(
+            _killed,
+            [("endless",), ("killed",), ("waits",)],
+            processes=2,
+            done=lambda job, outcome: None,
+            passed=lambda job, now_s: None,
+        )

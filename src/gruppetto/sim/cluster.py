@@ -98,7 +98,7 @@ def elastic_goodput(scenario: Scenario) -> float:
         return 1.0
     rate = scenario.chips / scenario.mtbi_s
     end = WARM_UP_S + min(MOST_S, max(LEAST_S, FAULTS_ENOUGH / rate))
-    job, now = scenario.job(0, of=1, seed=0), 0.0
+    job, now = scenario.job(0, of=1, seed=0, until_s=end), 0.0
     tally = Tally(chips=scenario.chips, parties=1, horizon_s=end)
     while now < end:
         stretch = job.train(now, scenario.step_s, math.ceil(LOOK_S / scenario.step_s))

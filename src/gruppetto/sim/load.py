@@ -38,10 +38,13 @@ def expected_steps(system: str, scenario: Scenario) -> float:
     """
     if system == "data-parallel":
         return 0.0  # goes from fault to fault
-    a_second = 1 / scenario.step_s
+    learners = _learners(system, scenario)
+    a_second = learners / scenario.step_s
     if system == "decoupled":
-        a_second = 1 / (scenario.step_s * scenario.stride) + 4 / LIVENESS_S
-    return _learners(system, scenario) * scenario.horizon_s * a_second
+        if scenario.parties:
+            a_second = sum(1 / party.step_s for party in scenario.parties)
+        a_second = a_second / scenario.stride + learners * 4 / LIVENESS_S
+    return scenario.horizon_s * a_second
 
 
 def check_load(system: str, scenario: Scenario) -> None:

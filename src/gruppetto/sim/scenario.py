@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ LIVENESS_S = 60.0
 """Learners that pause stay linked; a heartbeat every 15 s is enough to say so."""
 MAX_SPREAD = 1000.0
 """A learner slower than that makes no step in a day."""
+FAULTS_GO_ON = 4
+"""Times the horizon: a step that begins before it ends before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +119,16 @@ class Scenario:
         if not 0 <= self.spread <= MAX_SPREAD:
             raise SettingError(f"spread is {self.spread:g}", where="simulate.spread", fix=f"use 0 to {MAX_SPREAD:g}")
         self.pace(0)  # judges the jitter
-        if self.step_s * self.stride > self.horizon_s:
+        for step_s in (self.step_s, *(party.step_s for party in self.parties)):
+            if step_s * self.stride > self.horizon_s:
+                raise SettingError(
+                    f"{self.hours:g} hours have no whole step of {step_s * self.stride:g} s",
+                    where="simulate.hours",
+                    fix="simulate longer, or use a shorter step",
+                )
+        if self.parties and not any(party.there_s(self.horizon_s) for party in self.parties):
             raise SettingError(
-                f"{self.hours:g} hours have no whole step of {self.step_s * self.stride:g} s",
-                where="simulate.hours",
-                fix="simulate longer, or use a shorter step",
+                f"no learner is there in {self.hours:g} hours", where="simulate.hours", fix="simulate longer"
             )
 
     def _check_parties(self) -> None:
@@ -158,7 +166,7 @@ class Scenario:
         return replace(self.protocol, num_learners=self.learners)
 
     def faults(self, seed: int) -> Iterator[Fault]:
-        """The faults of all chips: the same for every system and every number of learners."""
+        """The faults of all chips, without end: the same for every system and every number of learners."""
         chip = Cause(name="chip", mtbi_s=self.mtbi_s, recovery=self.hardware.recovery)
         drawn = draw_faults((chip, *self.causes), chips=self.chips, seed=seed)
         if self.planned:
@@ -182,13 +190,18 @@ class Scenario:
             first += party.chips
         return frozenset(shared)
 
-    def job(self, learner: int, *, of: int, seed: int) -> ElasticJob:
-        """The job of one learner of ``of``, on its share of the chips."""
+    def job(self, learner: int, *, of: int, seed: int, until_s: float | None = None) -> ElasticJob:
+        """The job of one learner of ``of``, on its share of the chips, that trains until then; None: to the horizon.
+
+        Its faults end well after that, so that who is away, pauses or steps for ages comes to an end of them.
+        """
+        end_s = FAULTS_GO_ON * (self.horizon_s if until_s is None else until_s)
+        faults = itertools.takewhile(lambda fault: fault.at_s < end_s, self.faults(seed))
         first, end = self.chips * learner // of, self.chips * (learner + 1) // of
         if self.parties and of == len(self.parties):
             first = sum(party.chips for party in self.parties[:learner])
             end = first + self.parties[learner].chips
-        return ElasticJob(first_chip=first, chips=end - first, faults=self.faults(seed), costs=self.hardware.elastic)
+        return ElasticJob(first_chip=first, chips=end - first, faults=faults, costs=self.hardware.elastic)
 
     def pace(self, learner: int) -> Pace:
         if self.parties:

@@ -11,10 +11,13 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeVar
+
+from gruppetto.errors import RunFailed
 
 __all__ = ["side_by_side"]
 
@@ -35,7 +38,7 @@ def side_by_side(
     """``work(*job, passed=...)`` of every job, the outcomes in the order of the jobs.
 
     ``done`` and ``passed`` are called here, in one thread, with the job's place. An error of a job is raised, and what
-    is raised ends all processes at once.
+    is raised ends all processes at once. Raises :class:`RunFailed` where a process is killed.
     """
     context = get_context("spawn")
     news: SimpleQueue[tuple[int, float]] = context.SimpleQueue()
@@ -55,6 +58,10 @@ def side_by_side(
                 for future in sorted(ended, key=places.__getitem__):
                     done(places[future], future.result())
             return [future.result() for future in places]
+        except BrokenProcessPool as gone:
+            held.close()
+            what = "a process that simulates was killed; where memory is short, simulate with fewer processes"
+            raise RunFailed(what) from gone
         except BaseException:
             # The pool would wait for every job that has been handed in, which may be hours.
             held.close()

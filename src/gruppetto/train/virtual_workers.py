@@ -58,11 +58,15 @@ def _send(pipe: IO[bytes], value: object) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> Any:
-    """Raises EOFError."""
-    head = pipe.read(HEAD_BYTES)
-    if len(head) < HEAD_BYTES:
+    """Raises EOFError, also where whoever spoke died in the midst of it."""
+    return _DECODER.decode(_exactly(pipe, int.from_bytes(_exactly(pipe, HEAD_BYTES), "big")))
+
+
+def _exactly(pipe: IO[bytes], count: int) -> bytes:
+    data = pipe.read(count)
+    if len(data) < count:
         raise EOFError
-    return _DECODER.decode(pipe.read(int.from_bytes(head, "big")))
+    return data
 
 
 class Workers:
