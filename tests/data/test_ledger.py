@@ -145,7 +145,7 @@ class NeverBeginsAnew(FetchingAhead):
 
 
 def swarm(monkeypatch: pytest.MonkeyPatch, process: type[Reading], seeds: range) -> Iterator[tuple[int, str]]:
-    monkeypatch.setattr("gruppetto.chaos.world.LearnerProcess", process)
+    monkeypatch.setattr("gruppetto.chaos.launcher.LearnerProcess", process)
     for seed in seeds:
         outcome = live(draw_plan(seed))
         yield seed, outcome.broken and outcome.what
@@ -156,7 +156,7 @@ def test_no_batch_is_merged_twice_and_none_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, process: type[Reading]
 ) -> None:
     process.begun_within.clear()
-    for seed, broken in swarm(monkeypatch, process, range(40)):
+    for seed, broken in swarm(monkeypatch, process, range(50)):
         assert not broken, f"seed {seed}: {broken}"
     assert len(process.begun_within) > 20
 

@@ -131,7 +131,8 @@ def test_prices_are_those_of_a_round_written_out() -> None:
     # Steps down are taken in one pass more, whose rest is persisted too.
     stepping = replace(cluster, machine=replace(machine, step_down_elements_per_s=2.5e8))
     down = needs_of(stepping, Choice(learners=4, downlink="delta"))
-    assert down.syncer_s == pytest.approx(4 * 1.0 + 2.0 + 4.0) and down.persist_s == pytest.approx(0.01 + 8.0 + 4.0)
+    assert down.syncer_s == pytest.approx(4 * 1.0 + 2.0 + 4.0)
+    assert down.persist_s == pytest.approx(0.01 + 8.0 + 8.125 / 8)
     assert needs_of(stepping, Choice(learners=4)) == found
 
 
@@ -250,8 +251,9 @@ def test_steps_down_are_priced_as_what_they_send_and_keep() -> None:
     assert needs_of(alone, steps).download_bytes == pytest.approx(1_000_000 * 8.125 / 8, rel=0.001)
     assert needs_of(of_ranks, steps).download_bytes == needs_of(of_ranks, whole).download_bytes == 4_000_000
     kept = needs_of(alone, steps).syncer_gib - needs_of(alone, whole).syncer_gib
-    assert kept * 2**30 == pytest.approx(24_000_000 * (4 + 8.125 / 8), rel=0.001)
-    assert needs_of(alone, steps).persist_s == pytest.approx(1.5 * needs_of(alone, whole).persist_s)
+    assert kept * 2**30 == pytest.approx(24_000_000 * 2 * 8.125 / 8, rel=0.001)
+    times_as_long = needs_of(alone, steps).persist_s / needs_of(alone, whole).persist_s
+    assert times_as_long == pytest.approx(1 + 8.125 / 64, rel=0.001)
 
 
 def test_all_learners_answer_in_blocks_and_those_of_one_rank_follow_steps() -> None:

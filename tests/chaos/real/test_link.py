@@ -39,7 +39,8 @@ def test_a_link_is_never_faster_than_its_rate_nor_nearer_than_its_latency(
         free_at = max(free_at, now) + count / bytes_per_s
         assert left == pytest.approx(free_at)
         assert arrives >= max(last, left + delay_s)
-        assert arrives <= max(last, left + delay_s + jitter_s)
+        latest = max(last, left + delay_s + jitter_s)
+        assert arrives <= latest or arrives == pytest.approx(latest, rel=1e-12)  # summed in another order
         last = arrives
 
 
