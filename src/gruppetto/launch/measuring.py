@@ -145,7 +145,8 @@ def measure_step_down(clock: Clock) -> float:
     """Elements a second of taking a step in the words in which it is published."""
     codec = DOWNLINKS["delta"].usual
     before, step = np.random.default_rng(0).standard_normal((2, ROW * ROW), np.float32)
-    rest, left, took = np.zeros_like(before), np.zeros_like(before), []
+    _, rest, _ = take_step(before, before + step, None, codec)
+    left, took = np.empty_like(rest), []
     for _ in range(REPEATS + 1):
         after = before + step
         took.append(_seconds(clock, partial(take_step, before, after, rest, codec, left)))
