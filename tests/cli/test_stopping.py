@@ -113,3 +113,41 @@ def _state(pid: int) -> str:
     """One letter of ps; empty when there is no such process."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return shown.stdout.strip()[:1]
+
+
+GOES_ON = """
+import importlib, os, sys
+from types import SimpleNamespace
+from rich.console import Console
+from gruppetto.cli.__main__ import main
+
+def verb(arguments):
+    console = Console(stderr=True)
+    for _ in range(3):
+        print("how it gets on", file=sys.stderr, flush=True)
+        console.print("how it gets on")
+    os.write(1, b"done")
+    return 7
+
+importlib.import_module = lambda name: SimpleNamespace(main=verb)
+sys.exit(main([sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("gone", "verb", "code", "said"),
+    [*((gone, "train", 7, b"done") for gone in ("reader", "room", "closed")), ("reader", "nosuch", 2, b"")],
+)
+def test_nobody_has_to_listen_to_how_a_verb_gets_on(gone: str, verb: str, code: int, said: bytes) -> None:
+    """A pipe without a reader, a full disk, no standard error at all: the verb does what it was asked for."""
+    if gone == "room" and not Path("/dev/full").exists():
+        pytest.skip("only Linux has a disk that is always full")
+    reader, writer = os.pipe()
+    os.close(reader)
+    stderr = os.open("/dev/full", os.O_WRONLY) if gone == "room" else writer
+    close = (lambda: os.close(2)) if gone == "closed" else None
+    command = [sys.executable, "-c", GOES_ON, verb]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, check=False, preexec_fn=close)
+    for descriptor in {writer, stderr}:
+        os.close(descriptor)
+    assert (ended.returncode, ended.stdout) == (code, said)

@@ -416,8 +416,12 @@ def test_a_directory_of_another_run_or_setting_is_refused_with_the_fix(seeded):
         open_store(seeded, run_id="other")
     with pytest.raises(StateError, match="begun with fragments_asked = 2, now it is 5; take the old value"):
         open_store(seeded, identity=replace(IDENTITY, fragments_asked=5))
-    with pytest.raises(StateError, match="fragmenter"):
-        open_store(seeded, identity=replace(IDENTITY, fragmenter="layer"))
+    changed = {"fragments_asked": 5, "fragmenter": "layer", "merge": (("w", "mean"),), "optimizer": "x", "shard": "1/2"}
+    assert set(changed) == set(Identity.__slots__)
+    said_by = ("run.num_fragments", "fragments.how", "merge.rules", "outer.average_share", "--shard")
+    for (name, value), key in zip(changed.items(), said_by, strict=True):
+        with pytest.raises(StateError, match=rf"begun with {name} = .*; take the old value \(.*{key}"):
+            open_store(seeded, identity=replace(IDENTITY, **{name: value}))
     with open_store(seeded, run_id="") as store:
         assert store.run_id == "r"
 

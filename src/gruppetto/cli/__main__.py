@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from gruppetto.cli.aside import stderr_never_fails
 from gruppetto.cli.parent import Terminated, sigterm_ends_in_order
 from gruppetto.errors import GruppettoError, UserError
 
@@ -40,6 +41,11 @@ INTERRUPTED, TERMINATED = 130, 143
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gruppetto`` with these arguments (default: those of the process); the exit code."""
+    with stderr_never_fails():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]

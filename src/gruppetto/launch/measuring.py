@@ -147,6 +147,8 @@ def measure_step_down(clock: Clock) -> float:
     before, step = np.random.default_rng(0).standard_normal((2, ROW * ROW), np.float32)
     rest, left = np.zeros((2, REST.payload_bytes(before.size)), np.uint8)
     took = []
+    _, rest, _ = take_step(before, before + step, None, codec)
+    left, took = np.empty_like(rest), []
     for _ in range(REPEATS + 1):
         after = before + step
         took.append(_seconds(clock, partial(take_step, before, after, rest, codec, left)))

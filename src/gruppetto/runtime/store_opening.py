@@ -23,6 +23,14 @@ _NOT_FOREIGN = _HALF_WRITTEN | {EPOCHS, COMMITS, *LAYOUTS, "endpoint.json", "los
 _DIARIES = frozenset({".jsonl", ".log"})
 """Traces and logs may be written beside the state, and are opened before it."""
 
+_SET_BY = {
+    "fragments_asked": "run.num_fragments",
+    "fragmenter": "fragments.how",
+    "merge": "merge.rules",
+    "optimizer": "outer.optimizer, and whether there is an outer.average_share",
+    "shard": "--shard, and shards as many",
+}
+
 
 class StoreOpening:
     """A directory that is being opened. Whoever has read :attr:`found` and :attr:`notices` knows what was wrong."""
@@ -152,7 +160,7 @@ class StoreOpening:
                 raise StateError(
                     f"this run was begun with {name} = {then!r}, now it is {now!r}",
                     where=str(self.path),
-                    fix="take the old value, or a new state directory",
+                    fix=f"take the old value ({_SET_BY[name]}), or a new state directory",
                 )
 
     def _check_that_it_is_ours(self) -> None:
