@@ -23,7 +23,7 @@ import numpy as np
 from gruppetto.errors import DataError
 from gruppetto.numerics import Accumulator, Layout, TensorSpec, fragment, rule_for, warm
 from gruppetto.numerics.codec import CODECS
-from gruppetto.numerics.downlink import DOWNLINKS, REST, take_step
+from gruppetto.numerics.downlink import DOWNLINKS, take_step
 from gruppetto.numerics.inspection import inspect
 from gruppetto.protocol.ledger import Ledger
 from gruppetto.protocol.state import SyncerState
@@ -145,8 +145,6 @@ def measure_step_down(clock: Clock) -> float:
     """Elements a second of taking a step in the words in which it is published."""
     codec = DOWNLINKS["delta"].usual
     before, step = np.random.default_rng(0).standard_normal((2, ROW * ROW), np.float32)
-    rest, left = np.zeros((2, REST.payload_bytes(before.size)), np.uint8)
-    took = []
     _, rest, _ = take_step(before, before + step, None, codec)
     left, took = np.empty_like(rest), []
     for _ in range(REPEATS + 1):
