@@ -17,13 +17,13 @@ import msgspec
 from gruppetto.chaos.real.plan import LiveFault, LivePlan
 from gruppetto.chaos.real.reading import read_live_plan, to_plan_toml
 from gruppetto.cli.naming import as_typed
-from gruppetto.config import RunConfig, load_run, to_toml
+from gruppetto.config import RunConfig, load_run
 from gruppetto.config.kinds import Typed
 from gruppetto.config.load import read_toml
 from gruppetto.config.virtual import VirtualTable, as_toml, read_guests, read_virtual, setting_of
-from gruppetto.config.write import END
+from gruppetto.config.write import END, write_run
 from gruppetto.errors import SettingError
-from gruppetto.report.rundir import RIVALS, TRACE, VIRTUAL, Report, write_report
+from gruppetto.report.rundir import RIVALS, RUN, TRACE, TRAIN_LOG, VIRTUAL, Report, write_report
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.sim.mishaps import SYNCER, Mishap, MishapKind, with_recovery
 from gruppetto.trace.log import TraceWriter
@@ -139,7 +139,7 @@ def ride_virtually(
     if not resume:
         whole = f"{to_plan_toml(asked.plan)}\n{as_toml(table, asked.virtual.guests)}\n{END}\n"
         (directory / PLAN).write_text(whole, encoding="utf-8")
-        (directory / "run.toml").write_text(to_toml(config), encoding="utf-8")
+        write_run(config, directory / RUN)
     numel = num_parameters(build(config.train.model, data.tokenizer.vocab_size))
     learners = config.protocol.num_learners + len(asked.virtual.guests)
     keeps = config.train.checkpoint_every_rounds > 0
@@ -202,7 +202,7 @@ def _rival(system: str, asked: VirtualPlan, place: Path, cache: Path) -> list[tu
     plan = {"mode": system, "setting": config.train, "num_learners": config.protocol.num_learners}
     (place / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
     now = 0.0
-    with TrainLog(place / "train.jsonl", clock=lambda: now, started=0.0) as log:
+    with TrainLog(place / TRAIN_LOG, clock=lambda: now, started=0.0) as log:
         for point in result.curve:
             now, last = point.at_s, point is result.curve[-1]
             told: dict[str, Any] = {"round": point.round, "step": point.round, "loss": point.loss}

@@ -19,7 +19,7 @@ from typing import Protocol, cast
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.runtime.body_wire import GREETING_END, LENGTH_BYTES, MAX_HEAD_BYTES, Head, decode
-from gruppetto.runtime.pacing import Bucket, set_up
+from gruppetto.runtime.pacing import Bucket, in_turn, set_up
 from gruppetto.runtime.wire import checksum
 
 __all__ = ["CHUNK_BYTES", "BodyStream", "Bytes", "Sink"]
@@ -251,16 +251,14 @@ class BodyStream(asyncio.BufferedProtocol):
     ) -> int:
         """Send all of it, in chunks, no faster than ``pace`` allows; ``sent`` is told of each. With ``crc``, that of
         what came before, their checksum is taken on the way, and returned."""
-        chunk_bytes, whole = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.burst_bytes), crc or 0
-        for at in range(0, body.nbytes, chunk_bytes):
-            chunk = body[at : at + chunk_bytes]
-            if pace is not None:
-                await pace.take(chunk.nbytes)
+        whole, count = crc or 0, 0
+        async for chunk in in_turn(body, pace, most_bytes=CHUNK_BYTES):
             if crc is not None:
                 whole = checksum(chunk, whole)
             await self.send(chunk)
             sent(chunk.nbytes)
-            if at // chunk_bytes % CHUNKS_A_TURN == CHUNKS_A_TURN - 1:
+            count += 1
+            if count % CHUNKS_A_TURN == 0:
                 await asyncio.sleep(0)  # a link that takes everything at once is not all that there is to do
         return whole
 

@@ -29,7 +29,7 @@ from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Cut, digest_of, donation_secret, encode_manifest
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.listening import cannot_listen
-from gruppetto.runtime.pacing import Bucket, set_up
+from gruppetto.runtime.pacing import Bucket, in_turn, set_up
 from gruppetto.runtime.security.identity import Identity, Role, identity_in, serial_in
 from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
@@ -264,17 +264,13 @@ class DonationServer:
         response.content_type, response.content_length = "application/octet-stream", len(body)
         if request.transport is not None:
             set_up(request.transport.get_extra_info("socket"))
-        write_bytes = WRITE_BYTES if self._pace is None else min(WRITE_BYTES, self._pace.burst_bytes)
         try:
             await response.prepare(request)
-            for at in range(0, len(body), write_bytes):
+            async for chunk in in_turn(body, self._pace, most_bytes=WRITE_BYTES):
                 self._heard(guest)
-                chunk = body[at : at + write_bytes]
-                if self._pace is not None:
-                    await self._pace.take(len(chunk))
                 async with asyncio.timeout(self._stall_s):
                     await response.write(chunk)
-                self.given_bytes += len(chunk)
+                self.given_bytes += chunk.nbytes
         except (OSError, TimeoutError):  # the guest has gone, or stands still
             if request.transport is not None:
                 request.transport.abort()

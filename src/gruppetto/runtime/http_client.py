@@ -37,7 +37,7 @@ from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.dialling import HEAD_START_S, Segments
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.pacing import Bucket, set_up
+from gruppetto.runtime.pacing import Bucket, in_turn, set_up
 from gruppetto.runtime.patience import patience
 from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
@@ -466,11 +466,7 @@ class HttpSyncer:
 async def _chunks(
     body: memoryview, sent: Callable[[int], None], pace: Bucket | None = None
 ) -> AsyncIterator[memoryview]:
-    chunk_bytes = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.burst_bytes)
-    for at in range(0, body.nbytes, chunk_bytes):
-        chunk = body[at : at + chunk_bytes]
-        if pace is not None:
-            await pace.take(chunk.nbytes)
+    async for chunk in in_turn(body, pace, most_bytes=CHUNK_BYTES):
         yield chunk
         sent(chunk.nbytes)
 

@@ -29,7 +29,7 @@ from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.desk import Desk, Inbound, NotHere
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
-from gruppetto.runtime.pacing import set_up
+from gruppetto.runtime.pacing import in_turn, set_up
 from gruppetto.runtime.security.allowance import FRAMES, Allowance
 from gruppetto.runtime.security.identity import Deed
 from gruppetto.runtime.security.porter import Porter, Shown
@@ -328,19 +328,14 @@ class HttpServer:
         response.content_length = length
         if request.transport is not None:
             set_up(request.transport.get_extra_info("socket"))
-        pace = self.bodies.pace
-        chunk_bytes = CHUNK_BYTES if pace is None else min(CHUNK_BYTES, pace.burst_bytes)
         try:
             await response.prepare(request)
             for part in parts:
-                for at in range(0, len(part), chunk_bytes):
-                    # A copy: what the socket still holds when the reader has gone must not change under it.
-                    chunk = bytes(part[at : at + chunk_bytes])
-                    if pace is not None:
-                        await pace.take(len(chunk))
+                async for chunk in in_turn(part, self.bodies.pace, most_bytes=CHUNK_BYTES):
                     async with asyncio.timeout(self._stall_s):
-                        await response.write(chunk)
-                    self._service.seen.traffic.down += len(chunk)
+                        # A copy: what the socket still holds when the reader has gone must not change under it.
+                        await response.write(bytes(chunk))
+                    self._service.seen.traffic.down += chunk.nbytes
             await response.write_eof()
         except TimeoutError:
             if request.transport is not None:

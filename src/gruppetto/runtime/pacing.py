@@ -13,9 +13,10 @@ import asyncio
 import ipaddress
 import socket
 import threading
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
-__all__ = ["LEAST_BYTES_PER_S", "Bucket", "set_up"]
+__all__ = ["LEAST_BYTES_PER_S", "Bucket", "in_turn", "set_up"]
 
 CONGESTION_CONTROL = b"bbr"
 UNSENT_BYTES = 1 << 18
@@ -75,3 +76,14 @@ class Bucket:
         wait_s = self.delay_s(num_bytes, asyncio.get_running_loop().time())
         if wait_s > 0:
             await asyncio.sleep(wait_s)
+
+
+async def in_turn(body: bytes | memoryview, pace: Bucket | None, *, most_bytes: int) -> AsyncIterator[memoryview]:
+    """The bytes of ``body`` in order, in chunks of at most ``most_bytes``, each when ``pace`` lets it leave."""
+    chunk_bytes = most_bytes if pace is None else min(most_bytes, pace.burst_bytes)
+    view = memoryview(body)
+    for at in range(0, view.nbytes, chunk_bytes):
+        chunk = view[at : at + chunk_bytes]
+        if pace is not None:
+            await pace.take(chunk.nbytes)
+        yield chunk
