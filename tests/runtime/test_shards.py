@@ -108,7 +108,7 @@ def test_while_a_shard_is_away_the_others_rounds_go_on_and_it_comes_back_from_it
         for _ in range(rounds):
             for w in shards:
                 w.clock.advance(1.0)
-            rider.step() if len(reached) == 2 else solo(rider, reached[0])
+            rider.step() if len(reached) == 2 else solo(rider, reached[0].learners[0])
             for w in reached:
                 w.settle(w.learners)
 
@@ -126,16 +126,117 @@ def test_while_a_shard_is_away_the_others_rounds_go_on_and_it_comes_back_from_it
     assert (first.service.status()["round"], second.service.status()["round"]) == (18, 12)
 
 
+class TwoShards:
+    """Of a run with twelve rounds and one learner, whose name its processes take over from each other."""
+
+    def __init__(self, world, tensors):
+        self.layout, self.start = tensors(*SIZES), np.zeros(sum(SIZES), np.float32)
+        self.shards, self.processes = [], 0
+        for k in (1, 2):
+            directory = "http://127.0.0.1:7171" if k > 1 else ""
+            more = {"shard": Shard(number=k, of=2), "directory": directory, "run_id": "tour"}
+            dials = PROTOCOL | {"num_learners": 1, "min_quorum": 1, "rounds": 12}
+            self.shards.append(world(self.layout, setting=more, **dials))
+        self.tell()
+        self.begin()
+
+    def tell(self):
+        """What the announcements of the second shard bring, every two seconds."""
+        first, second = (w.service for w in self.shards)
+        first.directory.url, second.directory.url = "http://127.0.0.1:1", "http://127.0.0.1:2"
+        second.look_at_shards()
+        first.hear_of(second.directory.place, "")
+        second.directory.learn(first.directory.map())
+        second.look_at_shards()
+
+    def begin(self):
+        """A new process under the learner's name."""
+        self.processes += 1
+        for w in self.shards:
+            w.learners.clear()
+            session = f"l0-{self.processes}"
+            w.join(w.learner("l0", self.start, pulls(np.ones(sum(SIZES))), session=session))
+        self.rider = SideBySide([w.learners[0] for w in self.shards], pulls(np.ones(sum(SIZES))))
+
+    def die(self):
+        for w in self.shards:
+            w.learners[0].control.close()
+            w.learners.clear()
+
+    def ride(self, rounds, reached=None):
+        for _ in range(rounds):
+            for w in self.shards:
+                w.clock.advance(1.0)
+            self.rider.step() if reached is None else solo(self.rider, reached.learners[0])
+            for w in self.shards if reached is None else [reached]:
+                w.settle(w.learners)
+
+    @property
+    def rounds(self):
+        return [w.service.status()["round"] for w in self.shards]
+
+    @property
+    def cores(self):
+        return [w.learners[0].core for w in self.shards]
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["the-first-has-finished", "the-second-has-finished"])
+def test_whoever_comes_when_one_shard_has_finished_rides_for_the_other(world, tensors, ahead):
+    run = TwoShards(world, tensors)
+    early, late = run.shards[ahead], run.shards[1 - ahead]
+    run.ride(4)
+    run.ride(8, reached=early)  # the other one is away, and its first rounds are all it has
+    run.tell()
+    assert early.service.status()["phase"] == "finished" and late.service.status()["round"] == 4
+    run.die()
+    early.clock.advance(1000.0)
+    early.service.tick()
+    assert not early.service.over, "nobody is there, and it waits for the other shard all the same"
+    assert early.service.status()["waiting_for"] == "the other shards to finish"
+
+    run.begin()
+    assert [core.refusal for core in run.cores] == [None, None] and all(core.ready for core in run.cores)
+    assert [core.finished for core in run.cores] == [w is early for w in run.shards]
+    assert [core.incarnation for core in run.cores] == [2, 2]
+    assert run.cores[0].slot == 0 and run.cores[0].cursor == (12 if ahead == 0 else 4), "the first shard says where"
+    run.ride(3)
+    assert late.service.status()["round"] == 7
+
+    early.restart()  # kill -9
+    run.tell()
+    early.learners[0].connect()
+    run.ride(1)
+    assert [core.incarnation for core in run.cores] == [2, 2], "the life goes on"
+    cursors = dict(early.service.engine.core.cursors)
+    assert ahead or cursors == {0: 16}, "what is trained for the other shard alone is not handed out again"
+    early.service.stop()
+    assert early.service.stopped
+    early.restart()
+    run.tell()
+    assert early.service.engine.core.cursors == cursors
+    early.learners[0].connect()
+    run.ride(4)
+    assert run.rounds == [12, 12] and all(core.finished for core in run.cores)
+    assert not early.service.over
+    run.tell()
+    assert not any(w.service.over for w in run.shards), "the learner has not said goodbye"
+    for w in run.shards:
+        w.learners[0].goodbye()
+    assert all(w.service.over for w in run.shards)
+    assert all(w.service.status()["tokens"]["open"] == 0 for w in run.shards)
+    run.begin()
+    assert [core.refusal.text for core in run.cores] == ["the run reached its last round, 12"] * 2
+
+
 def solo(rider, reached):
     """One shard's syncer is away: its core goes on, and says what nobody hears."""
     model = whole_of(rider.learners)
-    after = rider.inner_step(model, reached.learners[0].core.cursor).astype(np.float32)
+    after = rider.inner_step(model, reached.core.cursor).astype(np.float32)
     for learner in rider.learners:
         learner.theta = after.copy()
-    learner = reached.learners[0]
-    learner.feed(StepStarted())
-    learner.feed(StepDone(tokens=10, cursor=learner.core.cursor + 1))
-    learner.beat()
+    reached.feed(StepStarted())
+    reached.feed(StepDone(tokens=10, cursor=reached.core.cursor + 1))
+    reached.beat()
 
 
 def test_a_state_is_of_one_shard(world, tensors):

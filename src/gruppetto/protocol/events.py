@@ -31,6 +31,7 @@ __all__ = [
     "Boundary",
     "CheckpointRecorded",
     "Folded",
+    "GoesOnElsewhere",
     "LearnerEvent",
     "Leaving",
     "LinkDown",
@@ -138,6 +139,13 @@ class Published:
     """Completes :class:`~gruppetto.protocol.actions.Publish`: handed to the connections of all learners."""
 
     round: Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoesOnElsewhere:
+    """This syncer is a shard of a run: whether another shard has not finished, or is not known to have."""
+
+    goes_on: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +266,7 @@ SyncerEvent = (
     | Persisted
     | PersistFailed
     | Published
+    | GoesOnElsewhere
     | Settle
     | Stop
     | TakeCheckpoint

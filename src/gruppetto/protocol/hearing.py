@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gruppetto.protocol import admission
-from gruppetto.protocol.actions import Drop
+from gruppetto.protocol.actions import Drop, Persist
 from gruppetto.protocol.donors import choose_donors
 from gruppetto.protocol.events import LinkLost
 from gruppetto.protocol.gate import Gate
@@ -49,7 +49,7 @@ class Hearing(Gate):
             superseded=arrival is Arrival.SUPERSEDED,
             newest_round=self.round if self.republishing else self.published_round,
             went_back=self.went_back,
-            finished_at=self.round if self.phase is Phase.FINISHED and arrival is not Arrival.RETURNED else None,
+            finished_at=self.round if self.is_over and arrival is not Arrival.RETURNED else None,
             needs_weights=not self.versions and self._seeder is None,
         )
         if refusal is not None:
@@ -85,9 +85,13 @@ class Hearing(Gate):
         self._note_member(member, arrival.value)
         self._welcome(member, hello)
         if self.phase is Phase.FINISHED:
-            # It was away when the run ended: it may have the last weights, and is told that they are the last.
+            # It was away when the run ended, or rides for other shards: it may have the last weights, and is told that
+            # they are the last.
             end = Announcement(epoch=self.epoch, round=self.round, versions=(), finished=True)
             self._send(member.learner, member.session, end)
+            if self.finished_early and arrival is not Arrival.RETURNED:
+                # No round is to come whose commit would make the lease durable.
+                self._out.append(Persist(round=self.round, fragments=(), state=self.snapshot()))
 
     def _on_progress(self, now: float, news: Progress) -> None:
         member = self._speaker(now, news.learner, news.incarnation)
@@ -102,6 +106,9 @@ class Hearing(Gate):
                 self.ledger.applied(news.learner, applied)
                 member.versions[applied.fragment] = applied.version
         self.ledger.trained(news.learner, news.tokens)
+        if self.finished_early:
+            # What it trains on is for other shards alone, which tell nobody here what they merge.
+            self.cursors[member.slot] = max(self.cursors.get(member.slot, 0), news.cursor)
         if member.phase is not LIVE:
             self._maybe_live(now, member)
         if (self._open is not None and self._open.rejected) or self._later:
@@ -215,7 +222,7 @@ class Hearing(Gate):
             round=self.published_round,
             versions=self.published,
             seed=seed,
-            begun=self._open is not None,
+            begun=self._open is not None or self.phase is Phase.FINISHED,
             offsets=self.schedule.offsets,
             donors=donors,
             goes_on=bool(hello.continues) and member.continues == hello.continues,

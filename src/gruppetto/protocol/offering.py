@@ -61,8 +61,8 @@ class Offering(LearnerStanding):
         """
         snapshots, fragments, steps = self._snapshots, self.fragments, self.steps
         snapshots.clear()
-        if self._schedule is None:
-            return
+        if self._schedule is None or self.finished:
+            return  # beyond the last round nobody asks, though the learner may ride on for other shards
         likely = self._schedule.due_within(max(self._last_asked, self.newest_round) + 1, self._window)
         if self._owed:
             likely = tuple(sorted({*likely, *self._owed}))

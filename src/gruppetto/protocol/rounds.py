@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from gruppetto.protocol.actions import Persist, Publish, QuorumMet, RoundClosed, TakeOuterStep
 from gruppetto.protocol.events import (
     Folded,
+    GoesOnElsewhere,
     LookedAround,
     OuterStepped,
     Persisted,
@@ -142,8 +143,11 @@ class Rounds(Standing):
         else:
             self._open_next_round(now)
 
+    def _on_goes_on_elsewhere(self, now: float, event: GoesOnElsewhere) -> None:
+        self.goes_on_elsewhere = event.goes_on
+
     def _on_settle(self, now: float, event: Settle) -> None:
-        if self.phase is not Phase.FINISHED:
+        if not self.is_over:
             return
         for learner in sorted(self.ledger.accounts):
             member = self.members.get(learner)
@@ -176,7 +180,8 @@ class Rounds(Standing):
                     self._alarms.went_back(self.round, self._unseen, self.republishing)
                 self._persist()
         if self.phase is Phase.FINISHED:
-            self.waiting_for = "nothing: the run is finished"
+            rest = "the other shards to finish" if self.goes_on_elsewhere else "nothing: the run is finished"
+            self.waiting_for = rest
         if self.phase is Phase.STOPPED:
             self.waiting_for = "nothing: the syncer stops"
 

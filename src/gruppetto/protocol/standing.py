@@ -60,6 +60,7 @@ class Standing:
         "clipped",
         "cursors",
         "epoch",
+        "goes_on_elsewhere",
         "layout_hash",
         "ledger",
         "measured",
@@ -140,6 +141,8 @@ class Standing:
         self._unseen = 0
         self._stopping = self._last_commit = False
         """It was told to stop; the commit with which it goes is on its way."""
+        self.goes_on_elsewhere = False
+        """Another shard of the run has not finished: this one takes learners in beyond its own last round."""
         self.went_back: tuple[tuple[Epoch, Round], ...] = ()
         """See :class:`~gruppetto.protocol.state.SyncerState`."""
         self._out: list[SyncerAction] = []
@@ -179,6 +182,16 @@ class Standing:
     @waiting_for.setter
     def waiting_for(self, words: str) -> None:
         self._waiting_for = words
+
+    @property
+    def is_over(self) -> bool:
+        """The whole run has reached its last round: nobody is taken in any more, and the books may be closed."""
+        return self.phase is Phase.FINISHED and not self.goes_on_elsewhere
+
+    @property
+    def finished_early(self) -> bool:
+        """Its own rounds are made, and those of other shards are not."""
+        return self.phase is Phase.FINISHED and self.goes_on_elsewhere
 
     @property
     def open_round(self) -> OpenRound | None:

@@ -3,7 +3,7 @@
 What is open of rounds is given up between two deeds: nothing of it was published, and the next life opens it anew and
 asks again. What was folded into it is open work once more, in the books too. A round that has its verdict is carried
 to its end first, which takes the machine a moment and nobody's answer. What was promised by learners that have left
-stays promised in the commit.
+stays promised in the commit. A shard that has finished before others keeps who is there, and where in their data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Stopping(Standing):
     @property
     def stopped(self) -> bool:
         """It was told to stop, and all that it has published is durable."""
-        return self.phase is Phase.STOPPED or (self._stopping and self.phase in NOTHING_TO_SAVE)
+        idle = self.phase in NOTHING_TO_SAVE and not self.finished_early
+        return self.phase is Phase.STOPPED or (self._stopping and idle)
 
     def _on_stop(self, now: float, event: Stop) -> None:
         self._stopping = True
@@ -33,7 +34,7 @@ class Stopping(Standing):
     def _stop_if_ready(self) -> None:
         """After every event, before anything else is decided."""
         decided = self._open is not None and self._open.closing is not None
-        if not self._stopping or self.phase not in INTERRUPTIBLE or decided:
+        if not self._stopping or not (self.phase in INTERRUPTIBLE or self.finished_early) or decided:
             return
         opened, self._open = self._open, None
         self._later.clear()

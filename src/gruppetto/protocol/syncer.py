@@ -17,6 +17,7 @@ from gruppetto.protocol.dispatch import Dispatching
 from gruppetto.protocol.events import (
     CheckpointRecorded,
     Folded,
+    GoesOnElsewhere,
     LinkLost,
     LookedAround,
     OuterStepped,
@@ -64,6 +65,7 @@ class SyncerCore(Hearing, Flight, Marking, Stopping, Dispatching):
         Persisted: "_on_persisted",
         PersistFailed: "_on_persist_failed",
         Published: "_on_published",
+        GoesOnElsewhere: "_on_goes_on_elsewhere",
         Settle: "_on_settle",
         Stop: "_on_stop",
         TakeCheckpoint: "_on_take_checkpoint",

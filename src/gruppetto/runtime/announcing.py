@@ -122,13 +122,14 @@ class Announcer:
 
     async def go_on(self, directory: ShardDirectory, stopping: asyncio.Event, look: Callable[[], None]) -> None:
         """Until told to stop; what the first shard says against it meanwhile is a complaint. ``look`` is called before
-        each announcement."""
+        each announcement, and behind its answer."""
         while not stopping.is_set():
             look()
             try:
                 told = await self.announce(directory.place)
                 if told is not None:
                     directory.learn(told)
+                    look()
             except (SettingError, AddressError, ProtocolError) as wrong:
                 self._complaints.note(("directory",), str(wrong))
             await _pause(stopping)

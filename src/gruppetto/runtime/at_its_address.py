@@ -19,6 +19,7 @@ from gruppetto.runtime.listening import cannot_listen, try_listening
 from gruppetto.runtime.security.strangers import Strangers, WatchedSite
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting, host_and_port
+from gruppetto.runtime.shard_map import FRESH_S
 from gruppetto.runtime.store_errors import in_use
 
 __all__ = ["at_its_address", "check_address"]
@@ -109,8 +110,11 @@ async def _serve_until_told(service: SyncerService, setting: SyncerSetting, stop
     """A shard that is not the first is announced there meanwhile."""
     if setting.directory:
         async with Announcer(setting, service.complaints) as announcer:
-            await announcer.go_on(service.directory, stopping, service.look_at_layout)
+            await announcer.go_on(service.directory, stopping, service.look_at_shards)
     await stopping.wait()
+    leads = not (setting.shard.is_whole or setting.directory)
+    if leads and setting.exit_when_finished and service.over and service.failure is None:
+        await asyncio.sleep(FRESH_S)  # the others ask here whether all have finished
 
 
 async def _make_last_commit(service: SyncerService, stopped: asyncio.Event) -> None:

@@ -392,7 +392,7 @@ class Engine:
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _look_for_the_end(self) -> None:
-        if self.core.phase is not Phase.FINISHED or self._settle_tries:
+        if not self.core.is_over or self._settle_tries:
             return
         if not self.core.members.connected():
             self._settle()

@@ -42,13 +42,9 @@ class OnOffer(ServiceStanding):
 
     def hear_of(self, place: Place, peer: str) -> None:
         """A shard is announced, from the address ``peer``. Raises :class:`SettingError` for one that does not fit."""
-        self.look_at_layout()
+        self.look_at_shards()
         self.directory.hear(place, self._clock.now(), peer)
-
-    def look_at_layout(self) -> None:
-        """The directory compares layouts, as soon as one is known."""
-        if self.engine is not None:
-            self.directory.layout_hash = self.engine.layout.layout_hash
+        self.look_at_shards()
 
     def take_checkpoint(self, name: str) -> dict[str, Any]:
         """Begin a checkpoint of the whole run; how it stands.

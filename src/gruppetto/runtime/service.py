@@ -102,6 +102,7 @@ class SyncerService(BodiesIn, OnOffer):
             except Exception as wrong:
                 refuse(connection, _cannot_serve(wrong), self.complaints)
                 return connection
+            self.look_at_shards()
         self.engine.greet(connection, frame)
         return connection
 

@@ -12,6 +12,8 @@ from gruppetto.numerics.layout import Layout
 from gruppetto.numerics.outer import choose_outer
 from gruppetto.protocol.actions import Alarm, AlarmKind
 from gruppetto.protocol.alarm_table import ALARMS
+from gruppetto.protocol.events import GoesOnElsewhere
+from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.checkpoint_timer import CheckpointTimer
@@ -136,6 +138,16 @@ class ServiceStanding:
         """Renew the lease; from any thread. Raises OSError, or :class:`SteppedDown`, which :meth:`step_down` takes."""
         self._store.beat()
 
+    def look_at_shards(self) -> None:
+        """The directory compares layouts, as soon as one is known, and passes on who has finished; the core hears
+        whether all others have."""
+        if self.engine is None:
+            return
+        directory, core = self.directory, self.engine.core
+        directory.layout_hash, directory.finished = self.engine.layout.layout_hash, core.phase is Phase.FINISHED
+        if directory.goes_on_elsewhere is not core.goes_on_elsewhere:
+            self.engine.feed(GoesOnElsewhere(goes_on=directory.goes_on_elsewhere))
+
     def step_down(self, error: SteppedDown) -> None:
         """Another syncer has the authority over the run: this one ends."""
         self._stepped_down = error
@@ -162,6 +174,7 @@ class ServiceStanding:
             return
         self.engine = self._make_engine(self._store.layout(), list(self._store.load()))
         self._tell_what_was_found()
+        self.look_at_shards()  # first of all: alone, a finished one would close its books
         self.engine.tick()
 
     def _tell_what_was_found(self) -> None:

@@ -1,7 +1,8 @@
 """Where the shards of a run are: what the first one keeps, the others are announced for, and learners look up.
 
 The first shard is the directory. Every other one tells it its address again and again, and hears where all are; so any
-shard can tell a learner, also while the first one is away. What does not belong into the run is refused by name.
+shard can tell a learner, also while the first one is away. In the same words each says that it has finished: the run is
+over when all have. What does not belong into the run is refused by name.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gruppetto.runtime.wire import is_name
 __all__ = [
     "ANNOUNCE_S",
     "DIRECTORY_PATH",
+    "FRESH_S",
     "MAX_MAP_BYTES",
     "Place",
     "ShardDirectory",
@@ -53,6 +55,8 @@ class Place:
     """Empty where no learner has said it yet."""
     plan: dict[str, str] = field(default_factory=dict)
     """What all shards of a run have to agree on, by setting (:func:`plan_of`)."""
+    finished: bool = False
+    """It has made its last round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class ShardMap:
     shards: int
     addresses: dict[int, str]
     """By number, those that have said where they are: a URL."""
+    finished: tuple[int, ...] = ()
+    """The numbers of those that have said that they have made their last round."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -90,9 +96,12 @@ class ShardDirectory:
         self.epoch = 0
         self.layout_hash = self.url = ""
         """As they become known: of the model, and where this shard listens."""
+        self.finished = False
+        """This shard has made its last round."""
         self._plan = dict(plan)
         self._heard: dict[int, tuple[float, Place]] = {}
         self._told: dict[int, str] = {}
+        self._told_finished: frozenset[int] = frozenset()
 
     @property
     def place(self) -> Place:
@@ -104,17 +113,34 @@ class ShardDirectory:
             run_id=self.run_id,
             layout_hash=self.layout_hash,
             plan=self._plan,
+            finished=self.finished,
         )
 
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Some other shard has not said, as far as this one knows, that it has finished."""
+        others = set(range(1, self.shard.of + 1)) - {self.shard.number}
+        return not others <= self._finished()
+
+    def _finished(self) -> set[int]:
+        heard = {number for number, (_, place) in self._heard.items() if place.finished}
+        own = {self.shard.number} if self.finished else set()
+        return (self._told_finished - {self.shard.number}) | heard | own
+
     def map(self) -> ShardMap:
-        """Where all are, as far as this shard knows."""
+        """Where all are, as far as this shard knows, and which of them have finished."""
         heard = {number: place.url for number, (_, place) in self._heard.items()}
         own = {self.shard.number: self.url} if self.url else {}
-        return ShardMap(run_id=self.run_id, shards=self.shard.of, addresses={**self._told, **heard, **own})
+        return ShardMap(
+            run_id=self.run_id,
+            shards=self.shard.of,
+            addresses={**self._told, **heard, **own},
+            finished=tuple(sorted(self._finished())),
+        )
 
     def learn(self, told: ShardMap) -> None:
         """What the first shard has answered."""
-        self._told = dict(told.addresses)
+        self._told, self._told_finished = dict(told.addresses), frozenset(told.finished)
 
     def hear(self, place: Place, now: float, peer: str = "") -> None:
         """A shard is announced, from the address ``peer``. Raises :class:`SettingError` for one that does not fit."""
@@ -173,8 +199,9 @@ def decode_map(data: bytes) -> ShardMap:
         raise ProtocolError(f"not a map of shards: {wrong}") from wrong
     if not (1 <= told.shards <= MAX_SHARDS and is_name(told.run_id)):
         raise ProtocolError(f"not a map of shards: {told.shards} shards of run {told.run_id!r:.80}")
-    if not all(1 <= number <= told.shards for number in told.addresses):
-        raise ProtocolError(f"not a map of {told.shards} shards: it has numbers {sorted(told.addresses)[-3:]}")
+    numbers = {*told.addresses, *told.finished}
+    if not all(1 <= number <= told.shards for number in numbers):
+        raise ProtocolError(f"not a map of {told.shards} shards: it has numbers {sorted(numbers)[-3:]}")
     return told
 
 
