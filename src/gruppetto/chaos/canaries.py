@@ -31,6 +31,7 @@ from gruppetto.chaos.wrong_cuts import (
     TakesEveryPart,
     TrustsWhatItSavedLongAgo,
 )
+from gruppetto.chaos.wrong_ends import HandsBatchesOutAgain, KeepsThemWaiting, TakesItselfForTheRun
 from gruppetto.chaos.wrong_flights import (
     BooksWhatIsInFlight,
     ClosesWhoeverIsReady,
@@ -225,7 +226,7 @@ CANARIES: tuple[Canary, ...] = (
     _disk(ForgetsTheCommitInFlight, "one-value-per-version", "rightly-refused", within=200),
     _disk(ClaimsAnEpochTwice, "one-authority-per-epoch", RAISED, within=100),
     _learner(SavesTooLate, "cut-is-consistent", within=60),
-    _learner(ResumesAsAnotherLife, "resumed-lives-go-on", "batch-merged-once", within=60),
+    _learner(ResumesAsAnotherLife, "resumed-lives-go-on", "batch-merged-once", "books-match-weights", within=60),
     _learner(ResumesWithoutItsCounters, "answers-are-true", within=60),
     _syncer(RecordsInTheMiddle, "cut-is-consistent", within=60),
     _syncer(BelievesEveryMark, "cut-is-consistent", "old-lives-are-fenced", within=100),
@@ -260,5 +261,8 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(BooksWhatIsInFlight, "books-match-weights", within=60),
     _syncer(OpensOneTooMany, "apart-in-flight", within=20),
     _syncer(OverlooksTheNextQuorum, "asks-when-it-may", within=60),
+    _syncer(TakesItselfForTheRun, "the-rest-is-ridden", "rightly-refused", within=30),
+    _syncer(KeepsThemWaiting, "the-rest-is-ridden", within=60),
+    _syncer(HandsBatchesOutAgain, "the-rest-is-ridden", within=60),
 )
 """Every wrong core, with the invariants that tell."""

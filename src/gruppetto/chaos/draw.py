@@ -57,7 +57,7 @@ def draw_plan(seed: int) -> Plan:
         faults=_in_order(faults),
     )
     plan = _with_stops(_with_short_memory(_with_checkpoints(_with_durability(plan))))
-    return _with_flight(_with_bounds(_with_offsets(plan)))
+    return _with_rest(_with_flight(_with_bounds(_with_offsets(plan))))
 
 
 def _with_bounds(plan: Plan) -> Plan:
@@ -93,6 +93,14 @@ def _with_offsets(plan: Plan) -> Plan:
         return plan
     offsets = sorted(rng.randrange(plan.setting.sync_period) for _ in range(plan.setting.num_fragments))
     return replace(plan, offsets=tuple(offsets))
+
+
+def _with_rest(plan: Plan) -> Plan:
+    """Some runs that have an end go on in other shards when this one has come to its own."""
+    rng = random.Random(f"rest {plan.seed}")
+    if plan.setting.rounds is None or rng.random() < 0.5:
+        return plan
+    return replace(plan, goes_on_elsewhere=True)
 
 
 def _with_stops(plan: Plan) -> Plan:

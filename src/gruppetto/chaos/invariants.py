@@ -38,6 +38,8 @@ WORLD_INVARIANTS = {
     "seeded-once": "nobody is asked for initial weights once there are durable ones",
     "settled": "the books of a finished run have nothing open",
     "stamped-at-start": "the clock of a step is known when the step begins",
+    "the-rest-is-ridden": "until the other shards of its run have finished, a finished one lets learners begin, leases "
+    "each slot from where it is, and closes no books",
     "wakes-lie-ahead": "the syncer never asks to be woken at a time that has come",
     **GATE_INVARIANTS,
 }

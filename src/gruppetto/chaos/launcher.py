@@ -49,7 +49,8 @@ class Launcher:
     def start_again(self, plan: LearnerPlan, how: str = "") -> None:
         """Unless somebody has done so meanwhile, or the run is over for it."""
         process = self._world.fleet[plan.name]
-        if (not process.alive or process.left) and not process.core.finished:
+        needed = self._world.goes_on_elsewhere or not process.core.finished
+        if (not process.alive or process.left) and needed:
             self.start(plan, how)
 
     def live(
@@ -90,7 +91,7 @@ class Launcher:
                 self._begin_afresh(process)
             case RefusalReason.AHEAD | RefusalReason.SUPERSEDED if process.astray_until:
                 self._begin_afresh(process)
-            case RefusalReason.FINISHED if world.setting.rounds is not None:
+            case RefusalReason.FINISHED if world.setting.rounds is not None and not world.goes_on_elsewhere:
                 process.left = True
             case _:
                 raise BrokenWorldError("rightly-refused", f"{process.name}: {process.refusal}")

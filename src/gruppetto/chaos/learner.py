@@ -320,7 +320,7 @@ class LearnerProcess:
         """One step after another, for as long as the process lives: nothing here waits for anybody, unless told to."""
         if self.left or not self.core.begun:
             return
-        if self.core.finished:
+        if self.core.finished and not self.world.goes_on_elsewhere:
             self._finish(self.world.engine.now + FINAL_WEIGHTS_S)
             return
         if self.parting:
@@ -328,7 +328,8 @@ class LearnerProcess:
             self._part(self.world.engine.now + PARTING_S)
             return
         most = self.plan.max_run_ahead
-        if most is not None and self.core.is_too_far(most) and self._deaf_since_round != self.core.newest_round:
+        paced = most is not None and not self.core.finished  # beyond its end, by the other shards
+        if paced and self.core.is_too_far(most) and self._deaf_since_round != self.core.newest_round:
             self.held = True
             self._hold(most, self.world.engine.now + PATIENCE_S)
             return

@@ -27,9 +27,9 @@ from gruppetto.protocol.actions import (
 )
 from gruppetto.protocol.events import Settle, SyncerEvent, TakeCheckpoint
 from gruppetto.protocol.invariants import Observer
-from gruppetto.protocol.messages import Announcement, Answer, Begin, Welcome
+from gruppetto.protocol.messages import Announcement, Answer, Begin, Progress, Welcome
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Round, Version
 
 if TYPE_CHECKING:
     from gruppetto.chaos.learner import LearnerProcess
@@ -68,6 +68,8 @@ class Watch:
         self._folds: dict[tuple[int, Fragment], int] = {}
         self._stopped: dict[int, tuple[Round, tuple[Version, ...]]] = {}
         """By epoch: what a life had published that was stopped in good order, if it had weights."""
+        self._trained_to: dict[tuple[int, int], int] = {}
+        """By epoch and slot: which batches learners have trained on for other shards alone."""
         self.owing = Owing()
 
     # ── the syncer ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +123,13 @@ class Watch:
                     self._welcome(syncer, action.to, action.session, action.message)
         if isinstance(event, TakeCheckpoint):
             self._asked_at[event.mark] = now
+        if isinstance(event, Progress) and core.finished_early and event.epoch == core.epoch:
+            member = core.members.current(event.learner, event.incarnation)
+            if member is not None:
+                key = (syncer.epoch, member.slot)
+                self._trained_to[key] = max(self._trained_to.get(key, 0), event.cursor)
         if isinstance(event, Settle) and core.phase is Phase.FINISHED:
+            demand(not self.world.goes_on_elsewhere, "the-rest-is-ridden", lambda: "books are closed")
             unsettled = core.ledger.open_total() + core.ledger.promised_total()
             demand(unsettled == 0, "settled", lambda: f"{core.ledger.accounts}, {core.ledger.promised_by}")
 
@@ -131,6 +139,10 @@ class Watch:
         demand(not (welcome.seed and self._seeded), "seeded-once", lambda: f"{to}")
         merged = self._cursors.get(welcome.slot, 0) if syncer is self.world.syncer else 0
         demand(welcome.cursor >= merged, "cursors-are-durable", lambda: f"{to} starts at {welcome.cursor} < {merged}")
+        if syncer.core.phase is Phase.FINISHED and self.world.goes_on_elsewhere:
+            trained_to = self._trained_to.get((syncer.epoch, welcome.slot), 0)
+            fine = welcome.begun and NEVER not in welcome.versions and welcome.cursor >= trained_to
+            demand(fine, "the-rest-is-ridden", lambda: f"{to} got {welcome}, the slot was at {trained_to}")
         for donor in welcome.donors:
             giver = self.world.process_at(donor.address)
             fine = giver is not None and giver.name == donor.learner and session != giver.core.session
@@ -298,7 +310,8 @@ class Watch:
         for process in self.world.processes:
             here = process.alive and not process.left and not process.paused
             idle = process.begun and here and not process.parting
-            if idle and not process.stepping and not process.held and not process.core.finished:
+            done = process.core.finished and not self.world.goes_on_elsewhere
+            if idle and not process.stepping and not process.held and not done:
                 raise BrokenWorldError("never-waits", f"{process.name} at {self.world.engine.now}")
 
     # ── checkpoints of the whole run ─────────────────────────────────────────────────────────────────────────────

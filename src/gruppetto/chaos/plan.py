@@ -152,6 +152,8 @@ class Plan:
     offsets: tuple[int, ...] = ()
     """The syncer is a shard, whose fragments are due when they would be for a syncer of more; empty: it is the only
     one."""
+    goes_on_elsewhere: bool = False
+    """Other shards of its run finish when the world is calm, and not before."""
 
     @property
     def schedule(self) -> Schedule:
@@ -182,6 +184,7 @@ class Plan:
             f"when_short={s.when_short} stale={s.stale} T={s.rounds} liveness={s.liveness_s:g} s"
             + (f" durable every {s.durability_rounds} rounds" if s.reserve else "")
             + (f" due at {self.offsets}" if self.offsets else "")
+            + (" goes on elsewhere" if self.goes_on_elsewhere else "")
             + (f" D={s.rounds_in_flight}" if s.rounds_in_flight > 1 else ""),
         ]
         lines += [

@@ -19,6 +19,7 @@ from gruppetto.protocol.actions import (
     SyncerAction,
 )
 from gruppetto.protocol.events import (
+    GoesOnElsewhere,
     LinkLost,
     LookedAround,
     Persisted,
@@ -96,9 +97,14 @@ class SyncerProcess:
 
     def begin(self) -> None:
         """Take up what the last life has left."""
+        self._look_at_shards()
         if self.legacy.commit is not None:
             self.feed(Tick())
         self.world.engine.after(LOOK_S * self._looks.random(), self.look_around)
+
+    def _look_at_shards(self) -> None:
+        if self.world.goes_on_elsewhere:
+            self.feed(GoesOnElsewhere(goes_on=True))
 
     def look_around(self) -> None:
         """What a shell sees beside the protocol: a disk that fills and is cleared, clocks that are wrong."""
@@ -128,6 +134,7 @@ class SyncerProcess:
             return
         if self.core.phase is Phase.SEEDING and not self.core.members.connected():
             self._make_core()  # nobody has seeded and nobody is here: nothing binds the next learner
+            self._look_at_shards()
         self.wires = [other for other in self.wires if other.is_open]
         self.wires.append(wire)
         self.switchboard.plug_in(wire)
@@ -214,7 +221,7 @@ class SyncerProcess:
         if self._stopping and self.core.stopped:
             self.world.watch.stopped(self)
             self._end()
-        if self.core.phase is Phase.FINISHED and not self._settling:
+        if self.core.is_over and not self._settling:
             self._look_for_the_end()
 
     # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────

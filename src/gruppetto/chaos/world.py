@@ -21,7 +21,7 @@ from gruppetto.chaos.recovery import Recovery
 from gruppetto.chaos.syncer import SyncerProcess
 from gruppetto.chaos.truth import Content, Work
 from gruppetto.protocol.actions import LearnerAction, SyncerAction
-from gruppetto.protocol.events import LearnerEvent, SyncerEvent
+from gruppetto.protocol.events import GoesOnElsewhere, LearnerEvent, SyncerEvent
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Answer, Deferred
 from gruppetto.protocol.syncer import SyncerCore
@@ -70,6 +70,8 @@ class World:
         self.processes: list[LearnerProcess] = []
         self.parts: dict[tuple[str, LearnerId, Incarnation], Part] = {}
         """(checkpoint, learner, incarnation): what was saved."""
+        self.goes_on_elsewhere = plan.goes_on_elsewhere
+        """Other shards of the run have not finished."""
         self.fate, self.launcher = Fate(self), Launcher(self)
         self._recovery: Recovery | None = None
         self._contents = 0
@@ -172,6 +174,9 @@ class World:
             road.blocked_until = road.stormy_until = now
         self._recovery = Recovery(self)
         self.launcher.start_syncer()
+        if self.goes_on_elsewhere:
+            self.goes_on_elsewhere = False
+            self.tell(GoesOnElsewhere(goes_on=False))
         for process in self.processes:
             process.sick_until = process.huge_until = process.backward_until = now
             process.go_on()

@@ -20,6 +20,7 @@ __all__ = [
     "FreshLearnersSeed",
     "GivesAnIncarnationTwice",
     "RefusesWhoComesBack",
+    "RewordsItsWelcomes",
     "TellsOfARoundTooEarly",
 ]
 
@@ -42,7 +43,7 @@ class GivesAnIncarnationTwice(SyncerCore):
         super()._on_hello(now, hello if known else replace(hello, incarnation=UNBORN))
 
 
-class _Welcomes(SyncerCore):
+class RewordsItsWelcomes(SyncerCore):
     """A Welcome says something else."""
 
     def _welcome(self, member: Member, hello: Hello) -> None:
@@ -55,14 +56,14 @@ class _Welcomes(SyncerCore):
         raise NotImplementedError
 
 
-class AsksForWeightsAgain(_Welcomes):
+class AsksForWeightsAgain(RewordsItsWelcomes):
     """Any learner that has nothing is asked to seed."""
 
     def _reworded(self, welcome: Welcome, member: Member, hello: Hello) -> Welcome:
         return replace(welcome, seed=True) if hello.can_seed else welcome
 
 
-class TellsOfARoundTooEarly(_Welcomes):
+class TellsOfARoundTooEarly(RewordsItsWelcomes):
     """A newcomer is told of the round that is just being made durable."""
 
     def _reworded(self, welcome: Welcome, member: Member, hello: Hello) -> Welcome:
@@ -97,7 +98,7 @@ class FreshLearnersSeed(SyncerCore):
         super()._welcome(member, hello)
 
 
-class FreshLearnersDonate(_Welcomes):
+class FreshLearnersDonate(RewordsItsWelcomes):
     """Whoever is connected is named as a donor, also one that is about to begin itself."""
 
     def _reworded(self, welcome: Welcome, member: Member, hello: Hello) -> Welcome:
