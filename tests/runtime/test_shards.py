@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,14 @@ from gruppetto.launch.ask_shards import assembled
 from gruppetto.numerics.deal import Shard
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.report import write_report
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import Fixed
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shard_books import ShardBook, Shards
 from gruppetto.runtime.shard_map import FRESH_S, Place, ShardDirectory, ShardMap, decode_map, decode_place, plan_of
+from gruppetto.trace.metrics import measure
+from gruppetto.trace.together import together
 
 SIZES = (60, 33, 17, 9, 9, 5)
 PROTOCOL = {"num_learners": 2, "min_quorum": 2, "num_fragments": 6, "sync_period": 6, "overlap_steps": 1}
@@ -93,6 +97,30 @@ def test_shards_make_of_a_model_what_one_syncer_does_bit_for_bit(world, tensors,
     assert whole.round == 20
     merged = sum(w.service.status()["fragment_tokens"]["merged"] for w in shards)
     assert merged == one.service.status()["fragment_tokens"]["merged"] > 0
+    the_traces_say_the_same(one, shards)
+
+
+def the_traces_say_the_same(one, shards):
+    """What one syncer and what several have recorded of the same run: nothing is missing, and nothing counts twice."""
+    for w in (one, *shards):
+        w.service.close()
+    alone = measure(one.path / "trace.jsonl")
+    traces = [measure(w.path / "trace.jsonl") for w in shards]
+    whole = together([replace(found, shard=f"{k}/{len(shards)}") for k, found in enumerate(traces, start=1)])
+    assert whole.tokens == alone.tokens and whole.tokens["consumed"] == 400
+    assert whole.fragment_tokens == alone.fragment_tokens and whole.num_fragments == alone.num_fragments
+    assert whole.consumed_by == alone.consumed_by == {"l0": 200, "l1": 200}
+    assert whole.newest_round == alone.newest_round == 20
+    assert whole.participation == alone.participation == 1.0
+    assert whole.goodput == alone.goodput and whole.uptime == alone.uptime
+    for name, learner in alone.learners.items():
+        assert (learner.steps, learner.merged_rounds) == (20, 20)
+        same = whole.learners[name]
+        assert (same.steps, same.merged_rounds, same.lives) == (20, 20, learner.lives)
+    assert sorted(r.round for r in whole.rounds.values() if r.due) == sorted(r.round for r in alone.rounds.values())
+    assert whole.header["numel"] == alone.header["numel"] == sum(SIZES)
+    # The bodies are the same; each shard has a control connection of its own, with its words about every step.
+    assert whole.up_bytes == sum(found.up_bytes for found in traces) > alone.up_bytes > max(t.up_bytes for t in traces)
 
 
 def test_while_a_shard_is_away_the_others_rounds_go_on_and_it_comes_back_from_its_state(world, tensors):
@@ -181,7 +209,7 @@ class TwoShards:
 
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["the-first-has-finished", "the-second-has-finished"])
-def test_whoever_comes_when_one_shard_has_finished_rides_for_the_other(world, tensors, ahead):
+def test_whoever_comes_when_one_shard_has_finished_rides_for_the_other(world, tensors, tmp_path, ahead):
     run = TwoShards(world, tensors)
     early, late = run.shards[ahead], run.shards[1 - ahead]
     run.ride(4)
@@ -226,6 +254,26 @@ def test_whoever_comes_when_one_shard_has_finished_rides_for_the_other(world, te
     assert all(w.service.status()["tokens"]["open"] == 0 for w in run.shards)
     run.begin()
     assert [core.refusal.text for core in run.cores] == ["the run reached its last round, 12"] * 2
+
+    for w, name in zip(run.shards, ("trace.jsonl", "trace-2.jsonl"), strict=True):
+        w.service.close()
+        shutil.copy(w.path / "trace.jsonl", tmp_path / name)
+    report = write_report(tmp_path).figures
+    assert report["finished"] and report["rounds"] == 12 and set(report["checks"].values()) == {"ok"}
+    assert report["learners"]["l0"] | {"step_s": None} == {
+        "steps": 20,
+        "tokens": 200,
+        "merged_rounds": 12,
+        "lives": 2,
+        "step_s": None,
+        "state": "left",
+    }
+    # Eight of the first life's steps were never told to the shard that was away: they are lost to its fragments.
+    assert [each["tokens"]["consumed"] for each in report["shards"]] == ([200, 120] if ahead == 0 else [120, 200])
+    tokens = report["tokens"]
+    assert tokens["consumed"] == 200 == sum(tokens.values()) - 200 and tokens["lost"] >= 40
+    assert report["bytes"]["up"] == sum(each["bytes"]["up"] for each in report["shards"])
+    assert [recovery["cause"] for recovery in report["recoveries"]] == ["killed"]
 
 
 def solo(rider, reached):

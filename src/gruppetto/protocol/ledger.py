@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from gruppetto.protocol.messages import Applied
 from gruppetto.protocol.units import NEVER, Fragment, LearnerId, Version
 
-__all__ = ["Account", "Departed", "Ledger", "Totals"]
+__all__ = ["Account", "Departed", "Ledger", "Totals", "whole_tokens"]
 
 
 MOST_FRAGMENT_TOKENS = 2**62
@@ -241,20 +241,19 @@ class Ledger:
         return self.consumed == sum(self.consumed_by.values()) + self.departed.consumed
 
     def in_tokens(self) -> Mapping[str, int]:
-        """The totals in whole tokens, which add up exactly: the fractions go to the largest remainders."""
-        parts = {
+        """The totals in whole tokens, which add up exactly."""
+        parts = self.in_fragment_tokens()
+        return {"consumed": self.consumed, **whole_tokens(parts, consumed=self.consumed, per_token=self.num_fragments)}
+
+    def in_fragment_tokens(self) -> dict[str, int]:
+        """What became of all that was consumed."""
+        return {
             "merged": self.totals.merged,
             "discarded": self.totals.discarded,
             "lost": self.totals.lost,
             "promised": self.promised_total(),
             "open": self.open_total(),
         }
-        whole = {name: value // self.num_fragments for name, value in parts.items()}
-        missing = self.consumed - sum(whole.values())
-        by_remainder = sorted(parts, key=lambda name: (-(parts[name] % self.num_fragments), name))
-        for name in by_remainder[:missing]:
-            whole[name] += 1
-        return {"consumed": self.consumed, **whole}
 
     def copy(self) -> Ledger:
         """A snapshot that later bookings do not touch."""
@@ -311,3 +310,17 @@ class Ledger:
         self.totals.discarded += tokens
         if tokens:
             self.discarded_by[why] = self.discarded_by.get(why, 0) + tokens
+
+
+def whole_tokens(parts: Mapping[str, int], *, consumed: int, per_token: int) -> dict[str, int]:
+    """``parts`` in fragment-tokens, of which ``per_token`` make a token, as whole tokens that add up to ``consumed``:
+    the fractions go to the largest remainders.
+
+    >>> whole_tokens({"merged": 7, "lost": 4, "open": 1}, consumed=3, per_token=4)
+    {'merged': 2, 'lost': 1, 'open': 0}
+    """
+    whole = {name: value // per_token for name, value in parts.items()}
+    missing = consumed - sum(whole.values())
+    for name in sorted(parts, key=lambda name: (-(parts[name] % per_token), name))[:missing]:
+        whole[name] += 1
+    return whole

@@ -14,7 +14,7 @@ __all__ = ["about_deaths", "deaths_of", "is_of_a_death"]
 
 SYNCER, STANDBY = "syncer", "standby"
 _SHARD = re.compile(rf"({SYNCER}|{STANDBY})-\d+")
-"""What serves other fragments than those of the trace: see :mod:`gruppetto.launch.shards`."""
+"""What serves the fragments of another shard than the first: see :mod:`gruppetto.launch.shards`."""
 
 
 def deaths_of(found: Measures) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def deaths_of(found: Measures) -> list[dict[str, Any]]:
 
 def _death(found: Measures, death: Death) -> dict[str, Any]:
     at = found.since_it_began(death)
-    rounds = [r for r in found.rounds.values() if r.due]
+    rounds = [r for r in _of(found, death.process).rounds.values() if r.due]
     before = [] if at is None else [r.round for r in rounds if r.closed_at <= at]
     return {
         "process": death.process,
@@ -38,13 +38,25 @@ def _death(found: Measures, death: Death) -> dict[str, Any]:
 
 def _merged_again_s(found: Measures, process: str, at: float) -> float | None:
     """What a learner gave before it died may be merged after: its new life counts from its return."""
-    since = at
-    if process != SYNCER:
+    since, serves = at, process == SYNCER or _is_shard(found, process)
+    if not serves:
         learner = found.learners.get(process)
         returns = [t for t, state in learner.states if state == "live" and t > at] if learner is not None else []
         since = min(returns, default=math.inf)
-    closed = [r.closed_at for r in found.rounds.values() if r.due and process in (SYNCER, *r.participants)]
+    rounds = _of(found, process).rounds.values()
+    closed = [r.closed_at for r in rounds if r.due and (serves or process in r.participants)]
     return min((t - at for t in closed if t > since), default=None)
+
+
+def _is_shard(found: Measures, process: str) -> bool:
+    """A syncer of its own, of which there is a trace; or a standby of it, which serves nobody."""
+    return _SHARD.fullmatch(process) is not None and process not in found.learners and process.startswith(SYNCER)
+
+
+def _of(found: Measures, process: str) -> Measures:
+    """The rounds that a process has to do with: of a shard those of its own fragments, of a learner all."""
+    number = "1" if process == SYNCER else process.rpartition("-")[2] if _is_shard(found, process) else ""
+    return next((each for each in found.shards if each.shard.partition("/")[0] == number), found)
 
 
 def is_of_a_death(recovery: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
@@ -77,6 +89,7 @@ def about_deaths(report: Mapping[str, Any]) -> list[str]:
             after = "no round was in need of it"
         elif _SHARD.fullmatch(death["process"]) and death["process"] not in report.get("learners", {}):
             after = "only its own fragments waited for it, in rounds of their own"
+            after += f", of which it closed the next {back:.1f} s later" if back is not None else ""
         else:
             after = f"{back:.1f} s later its work was merged again" if back is not None else "it was not merged again"
             source = next(sources[death["process"]], "") if back is not None else ""

@@ -8,6 +8,7 @@ from typing import Any
 
 from gruppetto.protocol.admission import ADVICE, CLIP_ADVICE
 from gruppetto.report.alarms import alarm_span
+from gruppetto.report.shards import HEAD, rows_of
 from gruppetto.report.simulated import amount_of, of_what_world, step_of
 from gruppetto.report.story import LOOK_AT, as_bytes, as_duration
 
@@ -77,6 +78,7 @@ def page(
         ),
         "<h2>Learners</h2>",
         _learners(report["learners"], step_of(report), amount_of(report)),
+        *(["<h2>Shards</h2>", _table(HEAD, rows_of(report["shards"]))] if report.get("shards") else []),
         *_lists(report),
     ]
     if sample:

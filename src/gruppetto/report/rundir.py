@@ -13,8 +13,8 @@ from gruppetto.report.curves import Curve, curve_of_rival, curve_of_run, read_tr
 from gruppetto.report.page import page
 from gruppetto.report.story import story
 from gruppetto.report.summary import summary_of_rival, summary_of_run
+from gruppetto.report.traces import about_missing_traces, read_traces
 from gruppetto.trace.measures import Measures
-from gruppetto.trace.metrics import measure
 
 __all__ = [
     "DEATHS",
@@ -82,7 +82,8 @@ def write_report(directory: Path, compare: Sequence[Path] = ()) -> Report:
     if (directory / VERDICT).exists():
         run.summary["verdict"] = _verdict(directory / VERDICT)
     pictures, notices = _draw(directory, run, curves)
-    text = story(run.summary, directory, (*_about_shards(directory), *notices))
+    missing = about_missing_traces(directory / TRACE, directory / RUN) if run.found is not None else ()
+    text = story(run.summary, directory, (*missing, *notices))
     _write(directory / "report.json", json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     whole = page(
         run.summary,
@@ -119,7 +120,7 @@ def _as_rival(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _read(directory: Path) -> _Run:
     if (directory / TRACE).exists():
         notes = [directory / name for name in (EVALUATION, DEATHS) if (directory / name).exists()]
-        found = measure(directory / TRACE, notes)
+        found = read_traces(directory / TRACE, directory / RUN, notes)
         return _Run(
             summary=summary_of_run(found),
             curve=curve_of_run(found, _label("decoupled", directory)),
@@ -154,12 +155,6 @@ def _plan(directory: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot be read ({error!r})", where=str(path), fix="name the directory of a run") from error
     return plan
-
-
-def _about_shards(directory: Path) -> tuple[str, ...]:
-    """The trace is that of one shard; each other has its own beside it."""
-    others = len(list(directory.glob("trace-*.jsonl")))
-    return (f"Rounds, tokens and bytes are those of the first of {others + 1} shards.",) if others else ()
 
 
 def _draw(directory: Path, run: _Run, curves: Sequence[Curve]) -> tuple[dict[str, str], tuple[str, ...]]:

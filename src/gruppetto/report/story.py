@@ -9,6 +9,7 @@ from typing import Any
 from gruppetto.report.deaths import about_deaths, is_of_a_death
 from gruppetto.report.in_short import as_bytes, as_duration
 from gruppetto.report.recoveries import MOST_TOLD, about_many
+from gruppetto.report.shards import about_shards
 from gruppetto.report.simulated import about_simulated, amount_of
 
 __all__ = ["LOOK_AT", "as_bytes", "as_duration", "story"]
@@ -40,6 +41,7 @@ def story(report: Mapping[str, Any], directory: Path, notices: tuple[str, ...] =
         lines += _about_pace(learners)
         lines += _about_merging(report)
         lines += _about_bytes(report["bytes"])
+        lines += about_shards(report.get("shards", ()))
         lines += _about_trouble(report)
     lines += notices
     model = f"; the trained model is in {directory / 'model'}" if (directory / "model").exists() else ""

@@ -15,6 +15,8 @@ __all__ = ["REPORT_VERSION", "summary_of_rival", "summary_of_run"]
 
 REPORT_VERSION = 1
 FP32_BYTES = 4
+NOT_RECORDED = "not recorded"
+"""What a check says that had nothing to compare."""
 
 
 def summary_of_run(found: Measures) -> dict[str, Any]:
@@ -24,27 +26,26 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
     counts the learners merged in a round, ``grace`` the seconds that rounds spent waiting for more answers than they
     needed. ``world``: real, virtual (real tensors, whose seconds are virtual) or simulated (rates alone). Of a
     simulated run ``simulated`` has what its chips made of their time, tokens are steps times chips, and a learner's
-    steps are of up to ``stride`` inner ones.
+    steps are of up to ``stride`` inner ones. ``shards``: of a run with several traces, what each shard made of its own
+    fragments, whose tokens are consumed by all of them; rounds are then those that all have made.
     """
     rounds = list(found.rounds.values())
     due = [r for r in rounds if r.due]
     start, end = found.window
-    fates = {fate: found.tokens.get(fate, 0) for fate in ("consumed", "merged", "discarded", "lost")}
-    fates |= {fate: found.tokens[fate] for fate in ("promised", "open") if found.tokens.get(fate)}
     return {
         "version": REPORT_VERSION,
         "mode": "decoupled",
         "world": found.world,
         "simulated": None if found.simulated is None else asdict(found.simulated),
         "finished": found.ended_at is not None,
-        "rounds": max(found.rounds, default=0),
+        "rounds": found.newest_round,
         "wall_s": _tidy(found.wall_s),
         "training_s": _tidy(end - start),
         "goodput": _tidy(found.goodput),
         "uptime": _tidy(found.uptime),
         "participation": _tidy(found.participation),
         "live": _tidy(_mean([r.live for r in due])),
-        "tokens": fates,
+        "tokens": _fates(found),
         "discarded_fragment_tokens": found.discarded_by,
         "bytes": _bytes(found),
         "eval": _eval(found.evaluations),
@@ -71,6 +72,7 @@ def summary_of_run(found: Measures) -> dict[str, Any]:
             for said in found.alarms
         ],
         "checks": _checks(found),
+        "shards": [_shard(each) for each in found.shards],
     }
 
 
@@ -137,6 +139,28 @@ def data_parallel_bytes(numel: int | None, steps: Sequence[int]) -> int | None:
     return round(2 * (len(steps) - 1) / len(steps) * FP32_BYTES * numel * sum(steps))
 
 
+def _fates(found: Measures) -> dict[str, int]:
+    fates = {fate: found.tokens.get(fate, 0) for fate in ("consumed", "merged", "discarded", "lost")}
+    return fates | {fate: found.tokens[fate] for fate in ("promised", "open") if found.tokens.get(fate)}
+
+
+def _shard(found: Measures) -> dict[str, Any]:
+    """Of one of several shards: its fragments, and what became of the tokens in them."""
+    return {
+        "shard": found.shard,
+        "finished": found.ended_at is not None,
+        "rounds": found.newest_round,
+        "fragments": found.num_fragments,
+        "numel": found.header.get("numel"),
+        "participation": _tidy(found.participation),
+        "tokens": _fates(found),
+        "bytes": {"up": found.up_bytes, "down": found.down_bytes},
+        "rejected": found.rejected,
+        "clipped": found.clipped,
+        "merged_rounds": {name: found.learners[name].merged_rounds for name in sorted(found.learners)},
+    }
+
+
 def _bytes(found: Measures) -> dict[str, Any]:
     steps = [learner.steps for learner in found.learners.values()]
     equivalent = data_parallel_bytes(found.header.get("numel"), steps)
@@ -187,11 +211,14 @@ def _learner(found: Measures, name: str, learner: LearnerMeasures) -> dict[str, 
 
 
 def _checks(found: Measures) -> dict[str, Any]:
-    """What the trace was tested for, and "ok" or what was found instead."""
+    """What the trace was tested for, and "ok" or what was found instead; of several traces, in any of them."""
+    if found.shards:
+        each = {shard.shard: _checks(shard) for shard in found.shards}
+        return {check: _found_in(each, check) for check in next(iter(each.values()))}
     replayed, recorded = found.replay, found.recorded_tokens
     difference = replayed.first_difference if replayed is not None else None
     if recorded is None:
-        agrees = "not recorded"
+        agrees = NOT_RECORDED
     elif recorded == found.tokens:
         agrees = "ok"
     else:
@@ -201,6 +228,12 @@ def _checks(found: Measures) -> dict[str, Any]:
         "ledger_balances": "ok" if found.balanced else "consumed is not merged + discarded + lost + open",
         "ledger_agrees": agrees,
     }
+
+
+def _found_in(each: Mapping[str, Mapping[str, Any]], check: str) -> str:
+    found = {shard: str(checks[check]) for shard, checks in each.items()}
+    wrong = [f"shard {shard}: {what}" for shard, what in found.items() if what not in ("ok", NOT_RECORDED)]
+    return "; ".join(wrong) or (NOT_RECORDED if NOT_RECORDED in found.values() else "ok")
 
 
 def _mean(values: Sequence[float]) -> float | None:

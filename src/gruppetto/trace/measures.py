@@ -155,7 +155,8 @@ class Measures:
     header: dict[str, Any] = field(default_factory=dict)
     """All that the headers of the first life say."""
     rounds: dict[int, RoundMeasures] = field(default_factory=dict)
-    """Those that were published."""
+    """Those that were published, by number; of several shards, whose rounds have the same numbers, in the order in
+    which they were closed."""
     learners: dict[str, LearnerMeasures] = field(default_factory=dict)
     train_losses: list[tuple[int, str, float]] = field(default_factory=list)
     """(round, learner, loss on its own batch), as learners reported them."""
@@ -170,6 +171,10 @@ class Measures:
     """Contributions that were merged for less than they hold, by cause."""
     tokens: dict[str, int] = field(default_factory=dict)
     """Of the replayed ledger: consumed, merged, discarded, lost, open."""
+    fragment_tokens: dict[str, int] = field(default_factory=dict)
+    """What became of them, in fragment-tokens."""
+    num_fragments: int = 0
+    """0: the trace ends before the model was known."""
     discarded_by: dict[str, int] = field(default_factory=dict)
     """Fragment-tokens."""
     lost_by: dict[str, int] = field(default_factory=dict)
@@ -187,6 +192,10 @@ class Measures:
     replay: ReplayResult | None = None
     simulated: Simulated | None = None
     """None: it was not simulated."""
+    shard: str = ""
+    """Whose trace it is, if the run has several: ``2/3``."""
+    shards: tuple[Measures, ...] = ()
+    """Of several traces together: what each of them says (:mod:`gruppetto.trace.together`)."""
 
     @property
     def world(self) -> Literal["real", "virtual", "simulated"]:
@@ -194,6 +203,11 @@ class Measures:
         if self.simulated is not None:
             return "simulated"
         return "virtual" if self.header.get("virtual") else "real"
+
+    @property
+    def newest_round(self) -> int:
+        """The last round that was made; of several shards, by all of them."""
+        return min((each.newest_round for each in self.shards), default=max(self.rounds, default=0))
 
     @property
     def window(self) -> tuple[float, float]:

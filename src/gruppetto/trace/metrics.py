@@ -107,7 +107,8 @@ class _Collector:
         if core is not None:
             found.rejected = dict(sorted(core.rejected.items()))
             found.clipped = dict(sorted(core.clipped.items()))
-            found.tokens = dict(core.ledger.in_tokens())
+            found.tokens, found.fragment_tokens = dict(core.ledger.in_tokens()), core.ledger.in_fragment_tokens()
+            found.num_fragments = core.ledger.num_fragments
             found.discarded_by = dict(sorted(core.ledger.discarded_by.items()))
             found.lost_by = {str(name): n for name, n in sorted(core.ledger.lost_by.items())}
             found.consumed_by = {str(name): n for name, n in core.ledger.consumed_by.items()}
