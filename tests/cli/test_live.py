@@ -49,6 +49,17 @@ def shown(*, terminal: bool) -> str:
     return out.getvalue()
 
 
+def test_a_run_of_several_shards_is_as_far_as_the_last_of_them() -> None:
+    behind = {**status(), "round": 40, "by_shard": {"2": {"round": 10, "phase": "asking"}, "3": {"phase": "silent"}}}
+    out = io.StringIO()
+    with LiveView("tour", 100, Console(file=out, width=200)) as view:
+        for elapsed_s, done in ((2.0, 0), (4.0, 20)):
+            behind["by_shard"]["2"]["round"] = done
+            view.show(Sight(elapsed_s=elapsed_s, stage=f"at {done}", processes=PROCESSES, status=behind))
+    # 20 rounds in 2 s, 80 to go.
+    assert "round 40/100 (shard 2: 20, shard 3: silent) · 8.0 s left" in out.getvalue()
+
+
 def test_a_terminal_gets_a_table() -> None:
     said = shown(terminal=True)
     for part in ("tour", "round 20/100", "loss 5.426", "ben", "joining", "2.500", "killed (SIGKILL)", "waiting for"):

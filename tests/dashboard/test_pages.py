@@ -131,10 +131,12 @@ def test_a_page_hears_what_is_written_after_it_was_opened(tmp_path: Path) -> Non
     async def test() -> None:
         path = tmp_path / "trace.jsonl"
         with TraceWriter(path, {"run_id": "r"}) as writer:
+            (tmp_path / "trace-2.jsonl").write_bytes(b"{}\n")
             async with looking(path) as client, client.get("/dashboard/events") as reply:
                 assert reply.headers["Content-Type"] == "text/event-stream"
                 told = news(reply)
-                assert (await anext(told))["headline"]["state"] == "empty"
+                assert (head := await anext(told))["headline"]["state"] == "empty"
+                assert head["shard"] == "1/2", "it shows one of two, and says so"
                 writer.note(1.0, "judge", "evaluation", round=0, loss=2.5, perplexity=12.0)
                 writer.flush()
                 assert (await anext(told))["evaluated"][2] == 2.5

@@ -12,6 +12,7 @@ from gruppetto.protocol.units import Epoch
 from gruppetto.report import write_report
 from gruppetto.report.deaths import about_deaths
 from gruppetto.report.summary import summary_of_run
+from gruppetto.report.traces import shard_of
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.measures import Alarmed, Death, LearnerMeasures, Measures, Recovery, RoundMeasures
 from gruppetto.trace.replay import Difference, ReplayResult
@@ -151,6 +152,7 @@ def test_a_directory_with_the_traces_of_some_shards_says_whose_are_missing(tmp_p
     assert report.figures["bytes"]["up"] == 1500
     assert "2 shards served it: 1/4 made 0 rounds of 2 fragments, nothing merged, 1.00 kB; 3/4" in report.text
     assert "There is no trace of shard 2/4, 4/4: rounds, tokens and bytes are without it." in report.text
+    assert [shard_of(tmp_path / f"{name}.jsonl") for name in ("trace", "trace-3", "trace-calm")] == ["1/3", "3/3", ""]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<h2>Shards</h2>" in page and "<td>3/4</td>" in page
     for name in ("trace-2.jsonl", "trace-3.jsonl", "run.toml"):

@@ -328,8 +328,9 @@ class LearnerProcess:
             self._part(self.world.engine.now + PARTING_S)
             return
         most = self.plan.max_run_ahead
-        paced = most is not None and not self.core.finished  # beyond its end, by the other shards
-        if paced and self.core.is_too_far(most) and self._deaf_since_round != self.core.newest_round:
+        if self.core.finished:
+            most = None  # beyond the end of this shard the others set the pace
+        if most is not None and self.core.is_too_far(most) and self._deaf_since_round != self.core.newest_round:
             self.held = True
             self._hold(most, self.world.engine.now + PATIENCE_S)
             return

@@ -74,7 +74,7 @@ class LiveView:
             return Group(head, _processes(sight), *_page(sight))
         # In a grid of its own: a bare bar ends without a new line, and the next text would be cut off beside it.
         bar = Table.grid()
-        bar.add_row(ProgressBar(total=self._rounds, completed=status["round"], width=40))
+        bar.add_row(ProgressBar(total=self._rounds, completed=_made(status), width=40))
         return Group(
             head,
             bar,
@@ -90,7 +90,7 @@ class LiveView:
     def _counts(self, sight: Sight, status: Mapping[str, Any]) -> str:
         grace, moved = status["grace"], status["bytes"]
         parts = [
-            f"round {status['round']}/{self._rounds}",
+            f"round {status['round']}/{self._rounds}{_behind(status)}",
             self._left(sight, status),
             f"loss {sight.losses[-1][1]:.3f}" if sight.losses else "loss –",
             f"{self._pace.tokens_per_s:,.0f} tokens/s",
@@ -102,7 +102,7 @@ class LiveView:
 
     def _left(self, sight: Sight, status: Mapping[str, Any]) -> str:
         """How long it will take at the pace of the last rounds; what is waited for, while none closes."""
-        rounds = self._rounds - status["round"]
+        rounds = self._rounds - _made(status)
         if rounds and (self._pace.stalled or sight.silent):
             return f"waiting for {_awaited(sight, status)}"
         left_s = self._pace.left_s(rounds)
@@ -139,7 +139,7 @@ class _Pace:
     def look(self, sight: Sight) -> None:
         if sight.status is None:
             return
-        now = (sight.elapsed_s, sight.status["round"], sight.status["tokens"]["consumed"])
+        now = (sight.elapsed_s, _made(sight.status), sight.status["tokens"]["consumed"])
         if self._last is None:
             self._last = now
             return
@@ -160,6 +160,22 @@ class _Pace:
 
     def left_s(self, rounds: int) -> float | None:
         return rounds / self._rounds_per_s if self._rounds_per_s else None
+
+
+def _made(status: Mapping[str, Any]) -> int:
+    """Rounds that all shards have made, as far as they answer; there may be just one."""
+    return int(min(each["round"] for each in (status, *status.get("by_shard", {}).values()) if "round" in each))
+
+
+def _behind(status: Mapping[str, Any]) -> str:
+    """The other shards that are not where the first one is.
+
+    >>> _behind({"round": 9, "by_shard": {"2": {"round": 9}, "3": {"round": 7}, "4": {"phase": "silent"}}})
+    ' (shard 3: 7, shard 4: silent)'
+    """
+    others = status.get("by_shard", {}).items()
+    said = [f"shard {k}: {each.get('round', 'silent')}" for k, each in others if each.get("round") != status["round"]]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _awaited(sight: Sight, status: Mapping[str, Any]) -> str:

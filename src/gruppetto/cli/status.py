@@ -262,6 +262,7 @@ def _text(status: dict[str, Any]) -> str:
     since = f" since {status['stopped_at']}" if "stopped_at" in status else ""
     # How far a run had come that is starting again nobody knows yet.
     round = f"round {status['round']}{f' of {rounds}' if rounds else ''}, " if status["phase"] != "starting" else ""
+    round = f"shard {status['shard']} {round}" if round and status.get("by_shard") else round
     world = f"{made}, " if (made := of_what_world(status)) else ""
     told = status.get("simulated") or {}
     of = f"{told['what']}: " if told else ""

@@ -33,7 +33,8 @@ def annex(app: web.Application, service: SyncerService, porter: Porter | None = 
     desk = Desk(at_hand.book, clock, before=at_hand.reach, gentle=True)
     door = Door(service.setting.token, porter=porter)
     metrics = lambda: exposition(service.status())  # noqa: E731
-    Pages(desk, door=door, metrics=metrics, shards=lambda: _others(service)).join(app)
+    shard = "" if service.setting.shard.is_whole else str(service.setting.shard)
+    Pages(desk, door=door, metrics=metrics, shard=shard, shards=lambda: _others(service)).join(app)
     app.on_cleanup.append(at_hand.let_go)
 
 

@@ -75,10 +75,12 @@ class Pages:
         token: str | None = None,
         door: Door | None = None,
         metrics: Callable[[], str] | None = None,
+        shard: str = "",
         shards: Callable[[], dict[str, str]] = dict,
     ) -> None:
-        """``shards``: the addresses of the syncers that serve the run beside this one, by number."""
-        self._desk, self._metrics, self._shards = desk, metrics, shards
+        """``shard``: which of several shards the trace is of; ``shards``: the addresses of the syncers that serve the
+        run beside this one, by number."""
+        self._desk, self._metrics, self._shard, self._shards = desk, metrics, shard, shards
         self._door = Door(token) if door is None else door
         self._lookers = 0
         self._closing = asyncio.Event()
@@ -194,7 +196,13 @@ class Pages:
         book = self._desk.book
         news = head(book.picture, round(book.now, 1), live=book.live)
         return msgspec.json.encode(
-            {**news, "version": book.version, "share_read": round(book.share_read, 3), "shards": self._shards()}
+            {
+                **news,
+                "version": book.version,
+                "share_read": round(book.share_read, 3),
+                "shard": self._shard,
+                "shards": self._shards(),
+            }
         )
 
     async def _data(self, request: web.Request) -> web.StreamResponse:

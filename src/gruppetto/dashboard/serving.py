@@ -17,6 +17,7 @@ from gruppetto.dashboard.door import Door
 from gruppetto.dashboard.pages import HEADERS, METRICS, ROOT, Pages
 from gruppetto.errors import AddressError, DataError
 from gruppetto.report.rundir import TRACE
+from gruppetto.report.traces import shard_of
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.listening import cannot_listen
@@ -43,7 +44,7 @@ def directory_app(trace: Path, token: str | None = None) -> web.Application:
     """The page of the trace at ``trace``, which may still be growing."""
     app, clock = web.Application(), MonotonicClock()
     desk = Desk(Book(trace, clock), clock)
-    Pages(desk, token=token).join(app)
+    Pages(desk, token=token, shard=shard_of(trace)).join(app)
 
     async def begin(app: web.Application) -> None:
         app[_READING] = asyncio.create_task(desk.catch_up())  # before anybody asks

@@ -16,7 +16,7 @@ from gruppetto.runtime.tensorfile import tensors_header
 
 __all__ = ["assembled", "fetch_status_of_all", "fetch_whole_model", "shard_lines", "with_shards"]
 
-TOLD = ("round", "phase", "waiting_for", "epoch", "live", "taking_part")
+TOLD = ("round", "phase", "waiting_for", "epoch", "live", "taking_part", "bytes")
 """Of the status of every shard but the first."""
 SILENT = "silent"
 """The phase of a shard that does not answer."""
@@ -41,11 +41,13 @@ def fetch_status_of_all(url: str, *, token: str | None = None, tls: ssl.SSLConte
 def with_shards(first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
     """The status of the first shard, and ``by_shard`` of each other; None for one that does not answer.
 
-    The run is not finished as long as one of its shards is not, or cannot say so.
+    The run is not finished as long as one of its shards is not, or cannot say so. ``bytes`` are those of all that
+    answer; rounds and tokens are the first one's.
 
-    >>> both = with_shards({"round": 9, "phase": "finished"}, {"2": {"round": 7, "phase": "open"}})
-    >>> both["phase"], both["by_shard"]["2"]["round"]
-    ('open', 7)
+    >>> one, other = ({"round": 9, "bytes": {"up": 5, "down": 1}}, {"round": 7, "bytes": {"up": 2, "down": 0}})
+    >>> both = with_shards(one | {"phase": "finished"}, {"2": other | {"phase": "open"}, "3": None})
+    >>> both["phase"], both["by_shard"]["2"]["round"], both["bytes"]
+    ('open', 7, {'up': 7, 'down': 1})
     """
     told: dict[str, dict[str, Any]] = {}
     for number, status in others.items():
@@ -53,7 +55,9 @@ def with_shards(first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]
         told[number] = {"url": first.get("shards", {}).get(number, ""), **said}
     open_still = [each["phase"] for each in told.values() if each["phase"] != "finished"]
     phase = open_still[0] if first["phase"] == "finished" and open_still else first["phase"]
-    return {**first, "phase": phase, "by_shard": told}
+    moved = [each["bytes"] for each in (first, *told.values()) if "bytes" in each]
+    total = {"bytes": {way: sum(each[way] for each in moved) for way in ("up", "down")}} if moved else {}
+    return {**first, "phase": phase, "by_shard": told, **total}
 
 
 def shard_lines(status: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
 from gruppetto.trace.together import together
 
-__all__ = ["about_missing_traces", "read_traces"]
+__all__ = ["about_missing_traces", "read_traces", "shard_of"]
 
 
 def read_traces(trace: Path, settings: Path, notes: Sequence[Path]) -> Measures:
@@ -30,6 +30,14 @@ def about_missing_traces(trace: Path, settings: Path) -> tuple[str, ...]:
     of, others = _num_shards(trace, settings), _others(trace)
     missing = ", ".join(f"{number}/{of}" for number in range(2, of + 1) if number not in others)
     return (f"There is no trace of shard {missing}: rounds, tokens and bytes are without it.",) if missing else ()
+
+
+def shard_of(trace: Path) -> str:
+    """Which shard it is the trace of, by its name and those beside it: ``2/2``; "" for the only one of a run."""
+    number = trace.stem.rpartition("-")[2] if "-" in trace.stem else "1"
+    first = trace.with_name(f"{trace.stem.rpartition('-')[0] or trace.stem}{trace.suffix}")
+    of = max(_others(first), default=1) if first.is_file() else 1
+    return f"{number}/{of}" if number.isascii() and number.isdigit() and 1 <= int(number) <= of > 1 else ""
 
 
 def _others(trace: Path) -> dict[int, Path]:

@@ -122,9 +122,9 @@ class ShardDirectory:
         others = set(range(1, self.shard.of + 1)) - {self.shard.number}
         return not others <= self._finished()
 
-    def _finished(self) -> set[int]:
+    def _finished(self) -> frozenset[int]:
         heard = {number for number, (_, place) in self._heard.items() if place.finished}
-        own = {self.shard.number} if self.finished else set()
+        own = frozenset({self.shard.number} if self.finished else ())
         return (self._told_finished - {self.shard.number}) | heard | own
 
     def map(self) -> ShardMap:

@@ -22,7 +22,7 @@ export function showHeadline(head) {
     groups.length > 8 ? el("p", { class: "faint" }, `… and ${groups.length - 8} more`) : null);
   document.title = `${title} · round ${head.round} · gruppetto`;
   const others = Object.entries(head.shards ?? {}).map(([name, url]) => el("a", { href: `${url}/dashboard/` }, ` ${name}`));
-  replace(byId("run"), [[{ simulated: "simulated: ", virtual: "in virtual time " }[head.world] ?? "", head.run_id].join(""), ...others]);
+  replace(byId("run"), [[{ simulated: "simulated: ", virtual: "in virtual time " }[head.world] ?? "", head.shard ? `shard ${head.shard} of ` : "", head.run_id].join(""), ...others]);
 }
 
 // Many with the same trouble are one line.
@@ -49,6 +49,7 @@ export function showNumbers(head) {
     ...(head.simulated ? simulated(head.simulated) : measured(head)));
   replace(byId("foot"), [
     head.began_wall_s ? `Began ${clockTime(head.began_wall_s)}` : null, `${count(head.lines)} lines of trace`,
+    head.shard ? `Rounds, tokens and bytes are those of shard ${head.shard}` : null,
     head.lives > 1 ? `${head.lives} lives of the syncer` : null,
     head.parameters ? `${count(head.parameters)} parameters${fragments(head.settings)}` : null,
     head.damaged_lines ? `${head.damaged_lines} lines could not be read` : null,
