@@ -11,6 +11,7 @@ from gruppetto.errors import SettingError
 from gruppetto.launch.ask import fetch_status
 from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.numerics.deal import Shard
+from gruppetto.runtime import announcing, at_its_address
 
 DIALS = {"num_fragments": 4, "sync_period": 4, "overlap_steps": 1, "rounds": 12, "apply": "carry"}
 
@@ -29,7 +30,7 @@ def steps(model, optimizer, learner, most=10_000):
         optimizer.zero_grad()
 
 
-def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_weights(toy, syncer):
+def test_a_learner_rides_with_two_syncers_leaves_comes_back_when_one_has_finished_and_has_the_last_weights(toy, syncer):
     first = syncer(shard=Shard(of=2), downlink="delta", **DIALS)
     second = syncer(shard=Shard(number=2, of=2), directory=first.url, downlink="delta", **DIALS)
     model = toy()
@@ -57,6 +58,16 @@ def test_a_learner_rides_with_two_syncers_leaves_comes_back_and_has_the_last_wei
         paces = [one.client.pace for one in learner._hands.everybody]
         assert len(paces) == 2 and paces[0] is paces[1] is not None, "one link, one rate"
         assert learner.place.cursor >= 6, "the first shard leases the slot, and knows its cursor"
+        second.stop()
+        while fetch_status(first.url)["phase"] != "finished":
+            steps(model, optimizer, learner, most=1)
+        assert not learner.finished, "the other shard is behind"
+    second.start()
+
+    model = toy(2)
+    optimizer, learner = attach(model, first.url, name="rider")
+    with learner:
+        assert fetch_status(second.url)["round"] < 12 == fetch_status(first.url)["round"]
         steps(model, optimizer, learner)
     assert learner.finished and learner.round == 12
     whole = fetch_whole_model(first.url)
@@ -72,3 +83,18 @@ def test_a_learner_of_several_ranks_is_refused_by_name(toy, syncer):
     learner._client._leads = True  # what its ranks would make of it
     with pytest.raises(SettingError, match=r"is served by 2 shards, and this learner has several ranks; serve the"):
         learner.__enter__()
+
+
+def test_syncers_that_end_with_the_run_end_when_all_have_heard_that_it_is_over(toy, syncer, monkeypatch):
+    """Whoever hears last of the others' end hears it from the first, which stays for that long."""
+    monkeypatch.setattr(announcing, "ANNOUNCE_S", 0.02)
+    monkeypatch.setattr(at_its_address, "FRESH_S", 0.5)
+    first = syncer(shard=Shard(of=2), exit_when_finished=True, **DIALS | {"rounds": 3})
+    second = syncer(shard=Shard(number=2, of=2), directory=first.url, exit_when_finished=True, **DIALS | {"rounds": 3})
+    model = toy()
+    optimizer, learner = attach(model, second.url, name="rider")
+    with learner:
+        steps(model, optimizer, learner)
+    for each in (second, first):
+        each._thread.join(60.0)
+        assert not each._thread.is_alive() and each.failure is None

@@ -182,6 +182,18 @@ def test_a_report_of_a_run_that_went_on_is_not_its_end(tmp_path: Path) -> None:
     assert (status["round"], status["phase"]) == (5, "stopped")
     (tmp_path / "report.json").write_text(json.dumps({"mode": "decoupled", "rounds": 5, "learners": {}}))
     assert status_of_directory(tmp_path)["phase"] == "ended"
+    # Of several shards the trace here is the first one's, and the report has the rounds that all have made.
+    shards = {"mode": "decoupled", "rounds": 3, "learners": {}, "shards": [{"rounds": 5}, {"rounds": 3}]}
+    (tmp_path / "report.json").write_text(json.dumps(shards))
+    status = status_of_directory(tmp_path)
+    assert (status["round"], status["phase"]) == (3, "ended")
+
+
+def test_whose_rounds_they_are_is_said_where_several_syncers_serve_the_run() -> None:
+    status = status_before_the_first_learner(ProtocolSetting(), Observer(), run_id="r", epoch=1, now=1.0)
+    other = {"url": "http://b:1", "round": 7, "phase": "quorum", "waiting_for": "learners"}
+    first, second = _text({**status, "round": 9, "shard": "1/2", "by_shard": {"2": other}}).splitlines()[:2]
+    assert first.startswith("run r, shard 1/2 round 9, ") and second.startswith("  shard 2/2 round 7, quorum; ")
 
 
 def test_why_somebody_has_left_or_is_not_merged_is_said_below_its_row(tmp_path: Path) -> None:

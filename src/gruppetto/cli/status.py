@@ -198,7 +198,10 @@ def _with_last_seen(report: dict[str, Any], trace: Path) -> dict[str, Any]:
     both = {name: {**known.get(name, {}), **reported.get(name, {})} for name in {*known, *reported}}
     if "simulated" in seen:
         report = {**report, "simulated": {**seen["simulated"], **(report.get("simulated") or {})}}
-    return {**seen, **report, "rounds": max(seen["rounds"], report.get("rounds", 0)), "learners": both}
+    rounds = max(seen["rounds"], report.get("rounds", 0))
+    if report.get("shards") and report["shards"][0]["rounds"] >= seen["rounds"]:
+        rounds = report["rounds"]  # the trace is the first shard's, and others were behind it
+    return {**seen, **report, "rounds": rounds, "learners": both}
 
 
 class _Process(msgspec.Struct):
@@ -228,6 +231,10 @@ class _Recovery(msgspec.Struct):
     search_s: float | None = None
 
 
+class _Shard(msgspec.Struct):
+    rounds: int
+
+
 class _Report(msgspec.Struct):
     """What is read of report.json."""
 
@@ -244,6 +251,7 @@ class _Report(msgspec.Struct):
     bytes: dict[str, Any] = {}
     recoveries: list[_Recovery] = []
     alarms: list[AlarmSeen] = []
+    shards: list[_Shard] = []
 
 
 def _read(path: Path, shape: type[_Processes | _Report]) -> dict[str, Any]:
