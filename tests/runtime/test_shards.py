@@ -338,6 +338,20 @@ def test_the_first_shard_tells_where_all_are_and_every_other_one_passes_it_on():
     assert first.map().addresses[2] == "http://10.0.0.9:2", "and the same one when it has been silent"
 
 
+def test_a_run_goes_on_until_every_shard_has_said_that_it_has_finished():
+    first, second = directory(), ShardDirectory(Shard(number=2, of=2), run_id="tour", plan=PLAN)
+    second.url = "http://0.0.0.0:2"
+    assert first.goes_on_elsewhere and second.goes_on_elsewhere, "nobody has said anything"
+    first.finished = True
+    first.hear(PLACE, 0.0, "10.0.0.7")
+    second.learn(first.map())
+    assert first.goes_on_elsewhere and not second.goes_on_elsewhere
+    second.finished, second.layout_hash = True, "aa"
+    first.hear(second.place, 2.0, "10.0.0.7")
+    assert not first.goes_on_elsewhere and first.map().finished == (1, 2)
+    assert not ShardDirectory(Shard(), run_id="tour", plan=PLAN).goes_on_elsewhere, "there is no other"
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -370,8 +384,9 @@ def test_what_is_no_place_and_no_map_is_refused(data):
     for decode in (decode_place, decode_map):
         with pytest.raises(ProtocolError, match="not "):
             decode(data)
-    with pytest.raises(ProtocolError, match="not a map"):
-        decode_map(b'{"run_id":"a","shards":2,"addresses":{"3":"http://a"}}')
+    for wrong in (b'"addresses":{"3":"http://a"}', b'"addresses":{},"finished":[3]'):
+        with pytest.raises(ProtocolError, match="not a map"):
+            decode_map(b'{"run_id":"a","shards":2,%s}' % wrong)
 
 
 @pytest.mark.parametrize(("number", "address"), [(1, "http://a"), (2, "")])
