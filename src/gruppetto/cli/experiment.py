@@ -75,7 +75,8 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
         print(f"{experiment.name}: {text}", file=sys.stderr, flush=True)
 
     if not flags.show:
-        make_rides(experiment.rides(scale), store, cache=flags.cache, workers=flags.workers, say=say)
+        workers = 1 if experiment.alone else flags.workers
+        make_rides(experiment.rides(scale), store, cache=flags.cache, workers=workers, say=say)
     findings = Findings(experiment, scale, store)
     written = write(findings, flags.out)
     if not flags.json:

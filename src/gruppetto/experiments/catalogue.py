@@ -15,6 +15,7 @@ from gruppetto.experiments.levers import LEVERS
 from gruppetto.experiments.merging import MERGE
 from gruppetto.experiments.noniid import NONIID
 from gruppetto.experiments.outer import DEMO, OUTER
+from gruppetto.experiments.peers.question import RACES
 from gruppetto.experiments.posttraining import POSTTRAINING
 from gruppetto.experiments.quality import CAPTIONS, MOE, QUALITY, VISION
 from gruppetto.experiments.scavenging import SCAVENGING
@@ -46,6 +47,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         BANDWIDTH,
         DEMO,
         DOWNSTREAM,
+        RACES,
     )
 }
 

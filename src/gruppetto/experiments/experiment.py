@@ -132,6 +132,8 @@ class Experiment:
     """The first one is drawn."""
     orderings: Callable[[Scale], Sequence[Ordering]] = lambda scale: ()
     how: How = "virtual"
+    alone: bool = False
+    """Its rides are timed: one at a time, however many workers there may be."""
     x_label: str = ""
     log_x: bool = False
     seeds: tuple[int, int] = (3, 5)

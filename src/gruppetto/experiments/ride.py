@@ -18,9 +18,10 @@ import msgspec
 
 __all__ = ["Ride", "System"]
 
-System = Literal["decoupled", "lockstep", "data-parallel", "elastic", "diloco", "processes"]
+System = Literal["decoupled", "lockstep", "data-parallel", "elastic", "diloco", "processes", "race"]
 """``lockstep`` is data parallel without a clock (and with one learner, one learner alone); ``data-parallel``,
-``elastic`` and ``diloco`` have virtual time and its mishaps; ``processes`` is a real local run."""
+``elastic`` and ``diloco`` have virtual time and its mishaps; ``processes`` is a real local run, and ``race`` a run of
+ours or of another system's (:mod:`gruppetto.experiments.peers`)."""
 
 
 class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +90,10 @@ class Ride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     feedback: bool = True
     downlink: str = "fp32"
     gate: str = "clip"
+
+    peer: str = ""
+    """Of a race: whose system; and what goes wrong in it."""
+    mishap: str = ""
 
     # what else is looked at
     books: bool = False

@@ -15,6 +15,7 @@ from gruppetto.experiments.coarse import COARSE, CoarseTensors
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.looking import look_at
 from gruppetto.experiments.material import Material, open_material
+from gruppetto.experiments.peers.race import race
 from gruppetto.experiments.pretrained import PRETRAINED, MakeModel, TunedTensors, maker, open_text
 from gruppetto.experiments.processes import ride_in_processes
 from gruppetto.experiments.ride import Ride
@@ -41,6 +42,8 @@ def ride(asked: Ride, cache: Path) -> Result:
     """
     if asked.system == "processes":
         return ride_in_processes(asked, cache)
+    if asked.system == "race":
+        return race(asked, cache)
     torch.set_num_threads(1)
     setting = training_of(asked)
     pretrained = asked.model == PRETRAINED
