@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from gruppetto.numerics import CODECS, Layout, TensorSpec, encode_difference
 from gruppetto.protocol import LearnerCore, ProtocolSetting
@@ -16,6 +18,7 @@ from gruppetto.protocol.events import Arrived, Boundary, LinkDown, StateSaved, S
 from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.clock import ManualClock
+from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.memory import MemoryControl, MemoryLink
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting
@@ -221,6 +224,33 @@ class World:
                 learner.step()
                 learner.beat()
             settle(self.learners_in_touch())
+
+    def unsent(self) -> tuple[Answer, np.ndarray]:
+        """What the first learner would contribute to the round that is open now, and its bytes; they stay here."""
+        learner, held = self.learners[0], []
+
+        def hold(answer: Answer, codec: str, body: Any) -> str:
+            held.append((answer, np.frombuffer(bytes(body), np.uint8)))
+            return "dropped"
+
+        contribute, learner.link.contribute = learner.link.contribute, hold
+        self.step_all()
+        learner.link.contribute = contribute
+        return held[-1]
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[tuple[HttpServer, int]]:
+        """An HTTP server before the service, and its port. The token is sesame."""
+        server = HttpServer(self.service, token="sesame", stall_s=20.0, memory=self.memory)
+        self.service.on_change = server.review
+        runner = web.AppRunner(server.app, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield server, runner.addresses[0][1]
+        finally:
+            server.hang_up()
+            await runner.cleanup()
 
     def theta(self) -> np.ndarray:
         """Θ as one vector, tensors in the order of the layout."""

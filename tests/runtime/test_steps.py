@@ -110,6 +110,7 @@ def test_all_that_is_pulled_is_the_published_value_whatever_was_missed_before(do
                 a.forget()
     a.pull(made)
     b.pull(made)
+    assert a.held.name == b.held.name
 
 
 def test_who_misses_nothing_gets_steps_alone_and_who_misses_one_gets_a_whole():
