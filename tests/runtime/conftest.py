@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from tests.runtime.memory import InlineWorker, MemoryControl, MemoryLink
 
 from gruppetto.numerics import CODECS, Layout, TensorSpec, encode_difference
 from gruppetto.protocol import LearnerCore, ProtocolSetting
@@ -19,12 +20,10 @@ from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, 
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.runtime.http_server import HttpServer
-from gruppetto.runtime.memory import MemoryControl, MemoryLink
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.wire import HelloFrame, ProgressFrame, WelcomeFrame, checksum
-from gruppetto.runtime.worker import InlineWorker
 from gruppetto.trace.log import TraceWriter
 
 InnerStep = Callable[[np.ndarray, int], np.ndarray]
@@ -194,6 +193,10 @@ class World:
     def restart(self) -> None:
         """The syncer dies and comes back; the learners notice."""
         self.service.close()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """The next life of a syncer that is dead."""
         self.service = self.open()
         for learner in self.learners:
             if learner.core.linked:
