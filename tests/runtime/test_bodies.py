@@ -22,6 +22,7 @@ from gruppetto.runtime import body_server
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_wire import MAX_HEAD_BYTES, TRAILER_BYTES, Reply, Request, decode, encode
 from gruppetto.runtime.cut import cut
+from gruppetto.runtime.headers import ANSWER_HEADER, CODEC_HEADER
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.intake import Intake
@@ -30,7 +31,7 @@ from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.parking import Parking
 from gruppetto.runtime.steps import Held
-from gruppetto.runtime.wire import ANSWER_HEADER, CODEC_HEADER, checksum, encode_answer
+from gruppetto.runtime.wire import checksum, encode_answer
 
 NUMEL = 300_000
 BODY_BYTES = 4 * NUMEL

@@ -19,12 +19,13 @@ from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime import body_client, body_server
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_wire import COPIED, MEMORY_HEADER, UNSEEN, Reply, Request, encode
+from gruppetto.runtime.headers import ANSWER_HEADER, CODEC_HEADER
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory
-from gruppetto.runtime.wire import ANSWER_HEADER, CODEC_HEADER, encode_answer
+from gruppetto.runtime.wire import encode_answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing is shared on this system")
 

@@ -29,9 +29,10 @@ from gruppetto.runtime.body_wire import (
     encode,
 )
 from gruppetto.runtime.dialling import Segments, connected
+from gruppetto.runtime.headers import CHECKSUM_HEADER, OFFSET_HEADER
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory, copy_from, read_key
-from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum
+from gruppetto.runtime.wire import checksum
 
 __all__ = ["Differs", "Road", "RoadReply"]
 

@@ -35,6 +35,22 @@ from gruppetto.runtime.body_stream import Sink
 from gruppetto.runtime.body_wire import Request
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.dialling import HEAD_START_S, Segments
+from gruppetto.runtime.headers import (
+    ANSWER_HEADER,
+    BASE_HEADER,
+    CHECKSUM_HEADER,
+    CODEC_HEADER,
+    INCARNATION_HEADER,
+    LAYOUT_HEADER,
+    LEARNER_HEADER,
+    NOT_YOUR_TURN,
+    OFFSET_HEADER,
+    RANK_HEADER,
+    RESULT_HEADER,
+    RUNS_HEADER,
+    TOO_OFTEN,
+    VERSION_HEADER,
+)
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.pacing import Bucket, in_turn, set_up
@@ -43,20 +59,7 @@ from gruppetto.runtime.security.fresh import FreshContext, refusal_in
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
 from gruppetto.runtime.steps import Held
 from gruppetto.runtime.wire import (
-    ANSWER_HEADER,
-    BASE_HEADER,
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
-    INCARNATION_HEADER,
-    LAYOUT_HEADER,
-    LEARNER_HEADER,
     MAX_FRAME_BYTES,
-    NOT_YOUR_TURN,
-    OFFSET_HEADER,
-    RANK_HEADER,
-    RESULT_HEADER,
-    RUNS_HEADER,
-    VERSION_HEADER,
     CloseCode,
     Frame,
     checksum,
@@ -76,8 +79,6 @@ DIAL_S = 10.0
 """For making a connection. What was sent into a cut is sent again later and later: a new one is there sooner."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
-
-TOO_OFTEN = 429
 
 TAKEN = frozenset({"taken", "held"})
 """What the syncer says of a contribution that it has; of a piece of one, "held" until the last is in."""
@@ -281,7 +282,7 @@ class HttpSyncer:
         landing: Landing | None = None,
     ) -> tuple[Version, str]:
         """The same, where a step may lead there from ``held``; and the name of what is in ``into``, as in
-        :data:`~gruppetto.runtime.wire.BASE_HEADER`."""
+        :data:`~gruppetto.runtime.headers.BASE_HEADER`."""
         numel = into.values.size
         if runs is not None and not runs.bounds:
             return version, ""  # this rank has no part of it

@@ -27,6 +27,7 @@ from gruppetto.runtime.body_wire import BODIES_PATH
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.desk import Desk, Inbound, NotHere
+from gruppetto.runtime.headers import NOT_YOUR_TURN, ROUND_HEADER, WALL_HEADER
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.pacing import in_turn, set_up
@@ -38,13 +39,7 @@ from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
 from gruppetto.runtime.shared_memory import SharedMemory
-from gruppetto.runtime.wire import (
-    MAX_HELLO_BYTES,
-    NOT_YOUR_TURN,
-    ROUND_HEADER,
-    WALL_HEADER,
-    CloseCode,
-)
+from gruppetto.runtime.wire import MAX_HELLO_BYTES, CloseCode
 
 __all__ = ["HttpServer"]
 
