@@ -31,7 +31,6 @@ from gruppetto.runtime.headers import (
     NOT_YOUR_TURN,
     TOO_OFTEN,
 )
-from gruppetto.runtime.http_client import verdict_of
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease as Room
 from gruppetto.runtime.mailbox.address import MailboxAddress
@@ -44,6 +43,7 @@ from gruppetto.runtime.mailbox.tenure import LEASE, MAX_LEASE_BYTES, Lease, deco
 from gruppetto.runtime.pacing import Bucket as Pace
 from gruppetto.runtime.shard_map import ShardMap
 from gruppetto.runtime.steps import Held
+from gruppetto.runtime.verdict import verdict_of
 from gruppetto.runtime.wire import checksum, encode_answer
 
 __all__ = ["Heart", "MailSyncer"]
