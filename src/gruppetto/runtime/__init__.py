@@ -14,7 +14,7 @@ The syncer, from the outside in::
 
     assembly       contributions that come in pieces
     surroundings   disk, clocks and losses, for alarms                   antechamber who waits, and who serves
-    shared_memory  bodies that need no socket, at both ends
+    shared_memory  bodies that need no socket, at both ends              engine_notes what the trace is told besides
 
 Both sides share ``wire`` (frames), ``headers``, ``plausible`` (what may stand in a message) and ``cut`` (the fragments
 of a run). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,
