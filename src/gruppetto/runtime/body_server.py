@@ -19,7 +19,7 @@ from aiohttp import web
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
-from gruppetto.runtime.body_stream import BodyStream, Bytes
+from gruppetto.runtime.body_stream import BodyStream
 from gruppetto.runtime.body_wire import (
     CONTINUE,
     COPIED,
@@ -41,6 +41,7 @@ from gruppetto.runtime.security.identity import Deed, Identity
 from gruppetto.runtime.security.porter import Porter, Refusal, Shown
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory, copy_from
+from gruppetto.runtime.sinks import Bytes
 
 __all__ = ["BodyServer"]
 

@@ -28,7 +28,6 @@ from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_client import Differs, Road, RoadReply
-from gruppetto.runtime.body_stream import Sink
 from gruppetto.runtime.body_wire import Request
 from gruppetto.runtime.control_socket import ControlSocket
 from gruppetto.runtime.dialling import HEAD_START_S, Segments
@@ -54,6 +53,7 @@ from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.pacing import Bucket, in_turn, set_up
 from gruppetto.runtime.patience import patience
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
+from gruppetto.runtime.sinks import Sink
 from gruppetto.runtime.steps import Held
 from gruppetto.runtime.verdict import verdict_of
 from gruppetto.runtime.wire import (
