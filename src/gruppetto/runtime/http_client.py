@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from yarl import URL
 
 from gruppetto.errors import ConnectionLost, ProtocolError
-from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_client import Differs, Road, RoadReply
 from gruppetto.runtime.body_wire import Request
+from gruppetto.runtime.coming import what_comes
 from gruppetto.runtime.control_socket import ControlSocket
 from gruppetto.runtime.dialling import HEAD_START_S, Segments
 from gruppetto.runtime.headers import (
@@ -37,15 +37,12 @@ from gruppetto.runtime.headers import (
     CHECKSUM_HEADER,
     CODEC_HEADER,
     INCARNATION_HEADER,
-    LAYOUT_HEADER,
     LEARNER_HEADER,
     NOT_YOUR_TURN,
-    OFFSET_HEADER,
     RANK_HEADER,
     RESULT_HEADER,
     RUNS_HEADER,
     TOO_OFTEN,
-    VERSION_HEADER,
 )
 from gruppetto.runtime.http_trouble import dial_trouble, why_not
 from gruppetto.runtime.landing import Landing
@@ -201,7 +198,6 @@ class HttpSyncer:
     ) -> tuple[Version, str]:
         """The same, where a step may lead there from ``held``; and the name of what is in ``into``, as in
         :data:`~gruppetto.runtime.headers.BASE_HEADER`."""
-        numel = into.values.size
         if runs is not None and not runs.bounds:
             return version, ""  # this rank has no part of it
         landing = Landing(into) if landing is None else landing
@@ -209,16 +205,8 @@ class HttpSyncer:
         if held is not None:
             headers[BASE_HEADER] = held.name
         async with self._request("GET", path, headers=headers) as (reply, moved):
-            is_step = held is not None and reply.headers.get(BASE_HEADER) == held.name
-            codec = (CODECS if is_step else CASTS).get(reply.headers.get(CODEC_HEADER, ""))
-            came, offset = Version(_number(reply.headers, VERSION_HEADER)), 0
-            if reply.headers.get(OFFSET_HEADER):
-                offset = _number(reply.headers, OFFSET_HEADER)
-            if codec is None or reply.length is None or offset + reply.length != codec.payload_bytes(numel):
-                raise ProtocolError(f"fragment {fragment} came as {reply.length} bytes in no known encoding")
-            if reply.headers.get(LAYOUT_HEADER) != layout_hash:
-                raise ProtocolError(f"fragment {fragment} came from a model of another layout")
-            landing.begin(came, codec, offset, is_step=is_step)
+            coming = what_comes(reply.headers, reply.length, fragment, into.values.size, layout_hash, held)
+            landing.begin(coming.version, coming.codec, coming.offset, is_step=coming.is_step)
             before = landing.at
             try:
                 await reply.pour(landing, moved)
@@ -227,15 +215,15 @@ class HttpSyncer:
         if reply.headers.get(CHECKSUM_HEADER) != f"{landing.crc:08x}":
             landing.forget()
             raise ConnectionLost(f"fragment {fragment} was damaged on its way (checksum)")
-        if held is not None and is_step:
+        if held is not None and coming.is_step:
             try:
                 await held.follow(landing.body, reply.headers, into.values)
             finally:
                 landing.forget()
-            return came, reply.headers[RESULT_HEADER]
+            return coming.version, reply.headers[RESULT_HEADER]
         name = f"{landing.crc:08x}"
         landing.finish()
-        return came, name
+        return coming.version, name
 
     async def contribute(
         self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None, again: bool = False
@@ -386,10 +374,3 @@ def _of_runs(runs: Runs | None) -> dict[str, str]:
 async def _said(reply: RoadReply | _HttpReply) -> str:
     lines = (await reply.read(MAX_TEXT_BYTES)).decode("utf-8", "replace").strip().splitlines()
     return lines[0] if lines else "no reason given"
-
-
-def _number(headers: Mapping[str, str], header: str) -> int:
-    text = headers.get(header, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise ProtocolError(f"header {header} is {text[:40]!r}, not a number")
-    return int(text)
