@@ -17,7 +17,7 @@ from gruppetto.protocol import LearnerCore, ProtocolSetting
 from gruppetto.protocol.actions import Apply, LearnerAction, Pull, SaveState, Seed, TakeSnapshot
 from gruppetto.protocol.events import Arrived, Boundary, LinkDown, StateSaved, StepDone, StepStarted
 from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress
-from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.protocol.units import Fragment, LearnerId, Version
 from gruppetto.runtime.clock import ManualClock
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.service import SyncerService
@@ -150,6 +150,24 @@ class NumpyLearner:
                 self.feed(StateSaved(mark=action.mark, ok=True, text=f"disk of {self.core.learner}"))
             case _:
                 raise AssertionError(action)
+
+
+def answer(learner: NumpyLearner, /, **change: Any) -> Answer:
+    """What a learner might say by hand of one step, in round 1; but for what is changed."""
+    fields: dict[str, Any] = {
+        "learner": learner.core.learner,
+        "incarnation": learner.core.incarnation,
+        "epoch": learner.core.epoch,
+        "round": 1,
+        "fragment": Fragment(0),
+        "base_version": Version(0),
+        "steps": 1,
+        "tokens": 10,
+        "total_tokens": 10,
+        "cursor": 1,
+        "layout_hash": learner.layout.layout_hash,
+    }
+    return Answer(**{**fields, **change})
 
 
 def settle(learners: list[NumpyLearner]) -> None:
