@@ -15,10 +15,10 @@ The syncer, from the outside in::
     assembly       contributions that come in pieces
     surroundings   disk, clocks and losses, for alarms                   antechamber who waits, and who serves
     shared_memory  bodies that need no socket, at both ends              engine_notes what the trace is told besides
+    orphans        a child whose parent has gone
 
 Both sides share ``wire`` (frames), ``headers``, ``plausible`` (what may stand in a message) and ``cut`` (the fragments
 of a run). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,
 ``joining`` takes it from a peer, and ``donor`` gives it to others, as ``donation`` says. ``transfers`` moves vectors;
-``rank_client`` is the link of a rank that follows, and ``orders`` what it is told. ``orphans`` is for every child
-process.
+``rank_client`` is the link of a rank that follows, and ``orders`` what it is told.
 """
