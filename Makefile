@@ -60,7 +60,7 @@ chaos: setup  ## a real run on this machine while things go wrong in it, with a 
 
 bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/merge.py
-	@$(RUN) benchmarks/codecs.py
+	@$(RUN) benchmarks/encoding.py
 	@$(RUN) benchmarks/round_trip.py
 	@$(RUN) benchmarks/shards.py
 	@$(RUN) benchmarks/persist.py

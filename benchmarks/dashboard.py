@@ -86,7 +86,8 @@ async def pace(place: Path) -> dict[str, float]:
 
     while await rounds() < 5:
         await asyncio.sleep(0.2)
-    alone, watched = [], []
+    alone: list[float] = []
+    watched: list[float] = []
     for pair in range(PAIRS):
         for seen in (False, True) if pair % 2 else (True, False):
             looker = asyncio.create_task(look(url)) if seen else None
@@ -98,7 +99,8 @@ async def pace(place: Path) -> dict[str, float]:
                 looker.cancel()
                 assert await looker > 0
     over.append(True)
-    await asyncio.to_thread(lambda: [thread.join(30) for thread in threads])
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 30)
     stop.set()
     await serving
     ratios = [a / b for a, b in zip(alone, watched, strict=True)]

@@ -28,16 +28,12 @@ from gruppetto.chaos.handmade import LAYOUT, Peer
 from gruppetto.chaos.malformed import malformed_frames
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.protocol.messages import Goodbye, Heartbeat, Hello, Progress
+from gruppetto.protocol.units import Epoch, Incarnation, LearnerId
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.security.identity import Identity, Role
 from gruppetto.runtime.security.issuing import Authority
 from gruppetto.runtime.security.places import papers_of
-from gruppetto.runtime.wire import (
-    HelloFrame,
-    ProgressFrame,
-    checksum,
-    encode_frame,
-)
+from gruppetto.runtime.wire import Frame, HelloFrame, ProgressFrame, checksum, encode_frame
 
 WAYS = 4
 """Connections of the attacker's at a time."""
@@ -49,10 +45,10 @@ async def ride(good: Peer) -> None:
 
 
 def valid_frames() -> list[bytes]:
-    who: dict[str, Any] = {"learner": "b", "incarnation": 1}
-    news = Progress(**who, epoch=1, clock=1, step_s=0.1, steps=1, tokens=1, cursor=1)
-    hello = Hello(learner="b", session="s", layout_hash=LAYOUT.layout_hash)
-    frames = [HelloFrame.of(hello, LAYOUT), ProgressFrame(progress=news), Goodbye(**who), Heartbeat(**who)]
+    who: dict[str, Any] = {"learner": LearnerId("b"), "incarnation": Incarnation(1)}
+    news = Progress(**who, epoch=Epoch(1), clock=1, step_s=0.1, steps=1, tokens=1, cursor=1)
+    hello = Hello(learner=LearnerId("b"), session="s", layout_hash=LAYOUT.layout_hash)
+    frames: list[Frame] = [HelloFrame.of(hello, LAYOUT), ProgressFrame(progress=news), Goodbye(**who), Heartbeat(**who)]
     return [encode_frame(frame) for frame in frames]
 
 

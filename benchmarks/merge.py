@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,22 +111,20 @@ def rows_for(numel: int) -> list[Row]:
         Row(name="STREAM triad", bytes_per_element=12, run=lambda: triad(out, delta, other, np.float32(0.5))),
         Row(name="first fold fp32", bytes_per_element=8, run=lambda: fold("fp32"), before=running.reset),
         *(
-            Row(name=f"fold {n}", bytes_per_element=8 + c.bits / 8, run=lambda n=n: fold(n), before=lambda: refill(1))
+            Row(name=f"fold {n}", bytes_per_element=8 + c.bits / 8, run=partial(fold, n), before=partial(refill, 1))
             for n, c in CODECS.items()
         ),
-        Row(name="final pass, nesterov", bytes_per_element=20, run=step, before=lambda: refill(2)),
+        Row(name="final pass, nesterov", bytes_per_element=20, run=step, before=partial(refill, 2)),
         Row(name=f"merge of {LEARNERS}, all of it", bytes_per_element=8 + 12 * (LEARNERS - 1) + 20, run=merge),
     ]
     for name, codec in CODECS.items():
         word = codec.bits / 8
         rows += [
-            Row(
-                name=f"inspect {name}", bytes_per_element=word, run=lambda n=name, c=codec: inspect(payload[n], c, spec)
-            ),
+            Row(name=f"inspect {name}", bytes_per_element=word, run=partial(inspect, payload[name], codec, spec)),
             Row(
                 name=f"encode difference {name}",
                 bytes_per_element=8 + word,
-                run=lambda n=name, c=codec: encode_difference(delta, other, c, out=room[n]),
+                run=partial(encode_difference, delta, other, codec, out=room[name]),
             ),
         ]
     return rows + torch_rows(delta, spec)

@@ -16,6 +16,8 @@ import sqlite3
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ import numpy as np
 from gruppetto.numerics import Layout, TensorSpec
 from gruppetto.protocol.ledger import Ledger
 from gruppetto.protocol.state import SyncerState
+from gruppetto.protocol.units import Epoch, Fragment, Round, Version
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.store import Identity, Store
 
@@ -35,16 +38,16 @@ CONTROL_BYTES = 8_000
 """The control record of a run of 24 fragments and 8 learners."""
 
 
-def state(layout: Layout, round: int) -> SyncerState:
+def state(layout: Layout, round: int, fragments: int = 1) -> SyncerState:
     return SyncerState(
         run_id="bench",
         layout_hash=layout.layout_hash,
-        epoch=1,
-        round=round,
-        versions=(round,),
+        epoch=Epoch(1),
+        round=Round(round),
+        versions=(Version(round),) * fragments,
         members=(),
         cursors=(),
-        ledger=Ledger(num_fragments=1),
+        ledger=Ledger(num_fragments=fragments),
     )
 
 
@@ -58,7 +61,7 @@ def plain_write(path: Path, arrays: tuple[np.ndarray, ...]) -> None:
     os.close(file)
 
 
-def seconds(work) -> float:
+def seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -68,14 +71,16 @@ def measure(directory: Path, numel: int) -> dict[str, float]:
     layout = Layout(tensors=(TensorSpec(name="w", shape=(numel,), dtype="float32"),))
     identity = Identity(fragments_asked=1, fragmenter="balanced", merge=(), optimizer="nesterov")
     theta, momentum = np.ones(numel, np.float32), np.ones(numel, np.float32)
+    values = {Fragment(0): (theta, (momentum,))}
     commits, plain, empty = [], [], []
     with Store(directory / f"state-{numel}", identity=identity, run_id="bench") as store:
         store.claim_epoch()
-        store.commit(state(layout, 0), {0: (theta, (momentum,))}, layout)
+        store.commit(state(layout, 0), values, layout)
         for round in range(1, REPEATS + 1):
-            commits.append(seconds(lambda r=round: store.commit(state(layout, r), {0: (theta, (momentum,))}, layout)))
-            plain.append(seconds(lambda: plain_write(directory / "plain", (theta, momentum))))
-            empty.append(seconds(lambda r=round: store.commit(state(layout, r), {}, layout)))
+            there = state(layout, round)
+            commits.append(seconds(partial(store.commit, there, values, layout)))
+            plain.append(seconds(partial(plain_write, directory / "plain", (theta, momentum))))
+            empty.append(seconds(partial(store.commit, there, {}, layout)))
     commit_s, plain_s = statistics.median(commits), statistics.median(plain)
     return {
         "numel": numel,
@@ -107,7 +112,7 @@ def measure_control(directory: Path) -> dict[str, float]:
     layout = Layout(tensors=(TensorSpec(name="w", shape=(1_000,), dtype="float32"),))
     identity = Identity(fragments_asked=1, fragmenter="balanced", merge=(), optimizer="nesterov")
     theta, momentum = np.ones(1_000, np.float32), np.ones(1_000, np.float32)
-    values = {0: (theta, (momentum,))}
+    values = {Fragment(0): (theta, (momentum,))}
     times: dict[str, list[float]] = {"sqlite": [], "sqlite_and_fragment": [], "file": [], "commit_with_fragment": []}
     with Store(directory / "control-state", identity=identity, run_id="bench") as store:
         store.claim_epoch()
@@ -123,7 +128,7 @@ def measure_control(directory: Path) -> dict[str, float]:
             times["sqlite_and_fragment"].append(seconds(both))
             times["file"].append(seconds(file))
             there = state(layout, round)
-            times["commit_with_fragment"].append(seconds(lambda s=there: store.commit(s, values, layout)))
+            times["commit_with_fragment"].append(seconds(partial(store.commit, there, values, layout)))
     base.close()
     return {f"{name}_ms": 1e3 * statistics.median(each) for name, each in times.items()}
 
@@ -135,22 +140,13 @@ def measure_interval(directory: Path, numel: int) -> float:
     layout = Layout(tensors=tuple(TensorSpec(name=f"w{p}", shape=(numel,), dtype="float32") for p in range(INTERVAL)))
     identity = Identity(fragments_asked=INTERVAL, fragmenter="balanced", merge=(), optimizer="nesterov")
     theta = np.ones(numel, np.float32)
-    everything = dict.fromkeys(range(INTERVAL), (theta, (theta,)))
+    everything = dict.fromkeys(map(Fragment, range(INTERVAL)), (theta, (theta,)))
     with Store(directory / f"interval-{numel}", identity=identity, run_id="bench") as store:
         store.claim_epoch()
         times = []
         for round in range(3):
-            there = SyncerState(
-                run_id="bench",
-                layout_hash=layout.layout_hash,
-                epoch=1,
-                round=round * INTERVAL,
-                versions=(round * INTERVAL,) * INTERVAL,
-                members=(),
-                cursors=(),
-                ledger=Ledger(num_fragments=INTERVAL),
-            )
-            times.append(seconds(lambda s=there: store.commit(s, everything, layout)))
+            there = state(layout, round * INTERVAL, INTERVAL)
+            times.append(seconds(partial(store.commit, there, everything, layout)))
         return statistics.median(times[1:])
 
 

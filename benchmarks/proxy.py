@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 from gruppetto.chaos.real.link import CLEAR, Conditions
 from gruppetto.chaos.real.proxy import Proxy
@@ -87,14 +88,14 @@ async def round_trips_s(port: int, count: int) -> list[float]:
     return found
 
 
-async def measure(port: int, seconds: float) -> dict[str, object]:
+async def measure(port: int, seconds: float) -> dict[str, Any]:
     proxy = Proxy(lambda: ("127.0.0.1", port), random.Random(0))
     proxy.start()
     direct, through = [], []
     for _ in range(3):
         direct.append(await sent_per_s(port, seconds))
         through.append(await sent_per_s(proxy.port, seconds))
-    figures: dict[str, object] = {
+    figures = {
         "direct_mb_per_s": statistics.median(direct) / 1e6,
         "proxy_mb_per_s": statistics.median(through) / 1e6,
         "round_trip_direct_ms": 1000 * statistics.median(await round_trips_s(port, PINGS)),

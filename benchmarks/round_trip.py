@@ -190,7 +190,7 @@ class Limits:
         self._process.join()
 
     def _send(self) -> None:
-        self._socket.sendall(self._up)
+        self._socket.sendall(self._up.data)
         self._socket.recv(1)
 
     def _receive(self) -> None:
@@ -221,7 +221,7 @@ def _echo(not_ours: socket.socket, peer: socket.socket, up: int, down: int) -> N
         peer.sendall(b"!")
         if not peer.recv(1):
             return
-        peer.sendall(body)
+        peer.sendall(body.data)
 
 
 def _fill(peer: socket.socket, room: np.ndarray) -> bool:

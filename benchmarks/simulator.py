@@ -11,6 +11,7 @@ import json
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 from gruppetto.sim.goodput import fleet_of
@@ -39,15 +40,13 @@ def measure(scenario: Scenario) -> dict[str, float]:
 
 def scenarios(hours: float) -> list[Scenario]:
     full = Scenario(chips=2_400_000, learners=16, hours=hours)
-    changes: list[dict[str, float]] = [
-        *({"learners": m, "chips": 150_000 * m} for m in (2, 4, 8, 16, 32)),
-        *({"hours": hours * k} for k in (0.5, 2)),
-        *({"chips": n} for n in (24_000, 240_000)),
-        *({"stride": k} for k in (2, 4, 8, 16)),
+    return [
+        full,
+        *(replace(full, learners=m, chips=150_000 * m) for m in (2, 4, 8, 16, 32)),
+        *(replace(full, hours=hours * k) for k in (0.5, 2)),
+        *(replace(full, chips=n) for n in (24_000, 240_000)),
+        *(replace(full, stride=k) for k in (2, 4, 8, 16)),
     ]
-    from dataclasses import replace
-
-    return [full, *(replace(full, **change) for change in changes)]
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.parameters import Value
 from gruppetto.runtime.service import Room
 from gruppetto.runtime.shared_memory import SharedMemory
-from gruppetto.runtime.wire import checksum
+from gruppetto.runtime.wire import checksum, octets
 
 BLOCK_BYTES = 1 << 18
 LAYOUT_HASH = "bench"
@@ -63,7 +63,7 @@ class Shelf:
         theta = self.memory.allocate(numel)
         theta[:] = np.random.default_rng(0).standard_normal(numel)
         body = theta.view(np.uint8)
-        self.value = Value(version=Version(1), theta=theta, outer_state=(), body=body, checksum=checksum(body))  # type: ignore[arg-type]
+        self.value = Value(version=Version(1), theta=theta, outer_state=(), body=body, checksum=checksum(body))
         self.intake = Intake(CODECS["fp32"], numel, 8)
         self.seen = SimpleNamespace(malformed=0, traffic=SimpleNamespace(up=0, down=0))
         downlink = DOWNLINKS["fp32"]
@@ -137,19 +137,23 @@ def blocks(data: memoryview) -> Iterator[memoryview]:
 
 async def far_end(numel: int, cert: str, key: str) -> None:
     shelf = Shelf(numel)
-    data = memoryview(shelf.value.body).cast("B")
+    data = octets(shelf.value.body)
     ports = []
     for tls, memory in ((None, None), (server_tls(cert, key), None), (None, shelf.memory)):
         listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=raw_serve, args=(listener, tls, data), daemon=True).start()
         server = HttpServer(shelf, token=None, stall_s=30.0, memory=memory)  # type: ignore[arg-type]
-        server.app.router.add_get("/cpu", lambda request: web.Response(text=str(time.process_time_ns())))
+        server.app.router.add_get("/cpu", spent)
         runner = web.AppRunner(server.app, access_log=None, read_bufsize=1 << 18)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         ports += [listener.getsockname()[1], runner.addresses[0][1]]
     print(json.dumps(ports), flush=True)
     await asyncio.to_thread(sys.stdin.read)
+
+
+async def spent(request: web.Request) -> web.Response:
+    return web.Response(text=str(time.process_time_ns()))
 
 
 # ── the near end ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,11 +189,11 @@ class Ours:
         self.client = HttpSyncer(self.address, token=None, tls=tls, stall_s=30.0)
         self._room = LeasePool().lend(numel)
         self._numel, self._body = numel, np.empty(0, np.uint8)
-        given = {"base_version": 0, "steps": 1, "tokens": 1, "total_tokens": 1, "cursor": 1, "layout_hash": LAYOUT_HASH}
         self._answer = Answer(
             learner=LearnerId("bench"), incarnation=Incarnation(1), epoch=Epoch(1), round=Round(1),
-            fragment=Fragment(0), **given,
-        )  # type: ignore[arg-type]  # fmt: skip
+            fragment=Fragment(0), base_version=Version(0), steps=1, tokens=1, total_tokens=1, cursor=1,
+            layout_hash=LAYOUT_HASH,
+        )  # fmt: skip
 
     async def go(self, letter: str) -> None:
         if letter == "d":
@@ -252,11 +256,11 @@ async def measure(ports: list[int], ca: str, args: argparse.Namespace) -> dict[s
                 values = found[f"{name} {way} {kind}"]
                 row[kind] = statistics.median(value for value, _ in values)
                 row[f"{kind}_cpu"] = statistics.median(cpu for _, cpu in values)
-            ours = np.array(found[f"{name} {way} ours"])[:, 0]
-            shares = ours / np.array(found[f"{name} {way} raw"])[:, 0]
+            speeds = np.array(found[f"{name} {way} ours"])[:, 0]
+            shares = speeds / np.array(found[f"{name} {way} raw"])[:, 0]
             row["share_of_raw"], row["worst"], row["best"] = map(float, (np.median(shares), shares.min(), shares.max()))
-            row["of_plain"] = float(np.median(ours / np.array(found[f"plain {way} ours"])[:, 0]))
-            row["share_of_checked"] = float(np.median(ours / np.array(found[f"{name} {way} checked"])[:, 0]))
+            row["of_plain"] = float(np.median(speeds / np.array(found[f"plain {way} ours"])[:, 0]))
+            row["share_of_checked"] = float(np.median(speeds / np.array(found[f"{name} {way} checked"])[:, 0]))
             rows[f"{name} {way}"] = row
     return rows
 

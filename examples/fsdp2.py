@@ -25,12 +25,9 @@ VOCABULARY, CONTEXT, BATCH = 64, 16, 8
 
 def build() -> nn.Module:
     layer = nn.TransformerEncoderLayer(32, nhead=4, dim_feedforward=64, dropout=0.0, batch_first=True)
-    model = nn.Sequential(
-        nn.Embedding(VOCABULARY, 32),
-        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
-        nn.Linear(32, VOCABULARY),
-    )
-    for block in model[1].layers:
+    blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = nn.Sequential(nn.Embedding(VOCABULARY, 32), blocks, nn.Linear(32, VOCABULARY))
+    for block in blocks.layers:
         fully_shard(block)
     fully_shard(model)
     return model

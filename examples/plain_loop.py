@@ -10,6 +10,7 @@ Stop any of them, or the syncer, and start it again: the others train on.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ class TinyGPT(nn.Module):  # two causal blocks over bytes
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def batches(text: Tensor, seed: int):
+def batches(text: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Random windows of the text, for ever."""
     generator = torch.Generator().manual_seed(seed)
     while True:

@@ -35,7 +35,7 @@ def tiny_model(place: Path) -> Path:
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=len(letters) + 1, num_key_value_heads=4, **sizes)
     with torch.random.fork_rng():
-        torch.random.default_generator.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         LlamaForCausalLM(config).save_pretrained(place)
     return place
 

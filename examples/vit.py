@@ -9,6 +9,7 @@ What a contribution weighs is its "tokens": here, its pictures.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ def draw(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return pictures, labels
 
 
-def batches(seed: int):
+def batches(seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """For ever."""
     generator = torch.Generator().manual_seed(seed)
     while True:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gruppetto.sim.elastic import ElasticCosts, ElasticJob
@@ -74,6 +75,10 @@ def badness(errors: dict[str, float]) -> tuple[float, float]:
     return max(abs(e) for e in errors.values()), math.fsum(e * e for e in errors.values()) / len(errors)
 
 
+Errors = Callable[[dict[str, float], float, int], dict[str, float]]
+"""What a point misses, over so many days and with that seed."""
+
+
 class Search:
     """Remembers every point that was tried."""
 
@@ -81,7 +86,7 @@ class Search:
         self.out, self.days, self.seed = out, days, seed
         self.tried: dict[str, dict[str, float]] = json.loads(out.read_text())["tried"] if out.exists() else {}
 
-    def errors(self, what, point: dict[str, float]) -> dict[str, float]:
+    def errors(self, what: Errors, point: dict[str, float]) -> dict[str, float]:
         key = f"days={self.days:g} seed={self.seed} " + " ".join(f"{k}={v:g}" for k, v in sorted(point.items()))
         if key not in self.tried:
             self.tried[key] = {name: round(e, 3) for name, e in what(point, self.days, self.seed).items()}
@@ -89,7 +94,7 @@ class Search:
             print(f"{len(self.tried)} {key}: largest error {badness(self.tried[key])[0]:.2f}", flush=True)
         return self.tried[key]
 
-    def descend(self, what, axes: dict[str, tuple[float, ...]], point: dict[str, float]) -> dict[str, float]:
+    def descend(self, what: Errors, axes: Mapping[str, tuple[float, ...]], point: dict[str, float]) -> dict[str, float]:
         while True:
             before = dict(point)
             for name, values in axes.items():

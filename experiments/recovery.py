@@ -132,9 +132,10 @@ def kill_again_and_again(rung: str, kills: int, cache: Path) -> list[dict[str, f
             while merged("b") < before + 2:
                 time.sleep(0.1)
         finally:
-            for process in (*learners.values(), syncer):
+            processes: list[subprocess.Popen[Any]] = [*learners.values(), syncer]
+            for process in processes:
                 process.terminate()
-            for process in (*learners.values(), syncer):
+            for process in processes:
                 process.wait()
         found = [r for r in measure(directory / "trace.jsonl").recoveries if r.learner == "b"]
     assert len(found) == kills and all(r.source.split()[0] == rung for r in found), found

@@ -58,11 +58,20 @@ def train(name: str, syncer: str, diary: Path, certs: str) -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     papers = learner_papers(certs or None, None, name)
-    files = {"ca_file": papers.ca, "cert_file": papers.cert, "key_file": papers.key}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with (
         diary.open("w", buffering=1) as file,
-        Learner(model, optimizer, syncer=syncer, name=name, tokens_per_step=16, quiet=True, **files) as learner,
+        Learner(
+            model,
+            optimizer,
+            syncer=syncer,
+            name=name,
+            tokens_per_step=16,
+            quiet=True,
+            ca_file=papers.ca,
+            cert_file=papers.cert,
+            key_file=papers.key,
+        ) as learner,
     ):
         while True:
             model(torch.randn(16, 64)).square().mean().backward()

@@ -76,10 +76,10 @@ All that a user can be told to mend, as it stands in the source. `…` stands fo
 def page() -> str:
     parts = [INTRO]
     for kind, (cause, action) in errors.MEANINGS.items():
-        parent = kind.__mro__[1].__name__
+        parent, (first, *_) = kind.__mro__[1].__name__, (inspect.getdoc(kind) or "").splitlines()
         code = "128 + the signal" if kind is errors.Stopped else kind.exit_code
         parts.append(
-            f"\n### {kind.__name__}\n\n{inspect.getdoc(kind).splitlines()[0]} A `{parent}`; exit code {code}.\n\n"
+            f"\n### {kind.__name__}\n\n{first} A `{parent}`; exit code {code}.\n\n"
             f"* **Behind it**: {cause}\n* **What to do**: {action}\n"
         )
     refusals = "".join(f"| `{reason}` | {text} |\n" for reason, text in notes_of(RefusalReason).items())
@@ -90,10 +90,11 @@ def page() -> str:
 
 def notes_of(kinds: type[StrEnum]) -> dict[str, str]:
     """The text under each member, by its value."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kinds))).body[0].body
+    (kind,) = ast.parse(textwrap.dedent(inspect.getsource(kinds))).body
+    assert isinstance(kind, ast.ClassDef)
     return {
-        member.value.value: " ".join(text.value.value.split())
-        for member, text in pairwise(body)
+        ast.literal_eval(member.value): " ".join(ast.literal_eval(text.value).split())
+        for member, text in pairwise(kind.body)
         if isinstance(member, ast.Assign) and isinstance(text, ast.Expr)
     }
 

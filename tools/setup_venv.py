@@ -41,7 +41,7 @@ def has_gpu() -> bool:
     if Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists():
         return True
     smi = shutil.which("nvidia-smi")
-    return bool(smi) and subprocess.run([smi], capture_output=True, check=False).returncode == 0
+    return smi is not None and subprocess.run([smi], capture_output=True, check=False).returncode == 0
 
 
 def base_torch() -> str | None:
@@ -56,8 +56,8 @@ def make_venv(venv: Path, *, see_base: bool) -> Path:
     python = venv / "bin" / "python"
     if not python.exists():
         print(f"creating {venv}", flush=True)
-        command = [sys.executable, "-m", "venv", venv]
-        run(*command, *(["--system-site-packages"] if see_base else []), what="python -m venv (is python3-venv there?)")
+        sees = ["--system-site-packages"] if see_base else []
+        run(sys.executable, "-m", "venv", venv, *sees, what="python -m venv (is python3-venv there?)")
     return python
 
 
@@ -68,7 +68,7 @@ def installed(python: Path, package: str) -> bool:
 
 def would_bring_cuda(python: Path) -> bool:
     """The default build of torch on this index is a CUDA build."""
-    pip = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
+    pip = (python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-")
     report = json.loads(run(*pip, f"torch=={TORCH}", what="asking the package index for torch"))
     names = [item["metadata"]["name"].lower() for item in report["install"]]
     return any(name.startswith(("nvidia-", "triton", "cuda-")) for name in names)

@@ -38,7 +38,7 @@ def backward(net: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
     """The loss of a batch, and its gradients."""
     x, y = batch
     loss = nn.functional.mse_loss(net(x), y)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     time.sleep(PAUSE_S)
     return float(loss.detach())
 

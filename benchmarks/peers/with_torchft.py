@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from loop import FRAGMENTS, SYNC_EVERY, StepLog, backward, batches, model
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # does not say that it exports it
 from torchft import Manager, ProcessGroupGloo
 from torchft.local_sgd import DiLoCo
 

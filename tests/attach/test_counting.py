@@ -16,7 +16,7 @@ from gruppetto.attach.counting import MAX_CURSOR, StepCounts, whole_number
 from gruppetto.errors import SettingError
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.units import Incarnation, LearnerId
-from gruppetto.runtime.wire import MAX_COUNT
+from gruppetto.runtime.plausible import MAX_COUNT
 
 
 def counts(tokens_per_step: int | None = None, cursor: Callable[[], Any] | None = None) -> StepCounts:

@@ -47,8 +47,10 @@ def leaves(one: Whereabouts) -> threading.Thread:
 
 
 def test_all_that_leave_meet(ranks: Ranks) -> None:
-    for thread in [leaves(one) for one in ranks(3)]:
+    together = ranks(3)
+    for thread in [leaves(one) for one in together]:
         thread.join()
+    assert not any(one.deserted for one in together)
 
 
 def test_a_rank_between_two_steps_is_waited_for_until_it_comes(ranks: Ranks) -> None:
@@ -92,3 +94,4 @@ def test_without_a_store_nobody_is_asked() -> None:
     alone.start()
     alone.leave(step_s=0.0)
     alone.close()
+    assert not alone.deserted

@@ -209,7 +209,9 @@ def test_parameters_without_a_gradient_have_no_state_and_need_none() -> None:
     first, second = MAKERS["adamw"](here.parameters()), MAKERS["adamw"](there.parameters())
     train(here, first, 0, 1)
     put_optimizer(there, second, gather(here, first))
+    assert there[2].bias not in second.state
     train(there, second, 0, 1)
+    assert second.state[there[2].bias]["step"] == 1 and second.state[there[0].weight]["step"] == 2
 
 
 def test_a_rehearsal_changes_nothing_and_calls_no_hooks() -> None:

@@ -500,7 +500,9 @@ def test_a_model_that_is_none() -> None:
 
 
 def test_numbers_of_numpy_are_numbers(toy: Make) -> None:
-    Attached("localhost", toy(), tokens_per_step=np.int64(8), max_run_ahead=np.int32(3), stall_s=np.float64(5))
+    given = {"tokens_per_step": np.int64(8), "max_run_ahead": np.int32(3), "stall_s": np.float64(5)}
+    learner = Attached("localhost", toy(), **given).learner
+    assert (learner._counts._tokens_per_step, learner._run_ahead._most, learner._client._http.stall_s) == (8, 3, 5.0)
 
 
 def test_no_optimizer_without_saying_so(toy: Make) -> None:
@@ -516,9 +518,11 @@ def test_an_optimizer_that_is_none(toy: Make, given: Any) -> None:
 
 def test_a_scheduler_is_no_optimizer(toy: Make) -> None:
     model = toy()
-    scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     # It keeps its optimizer under the name that wrappers use, and that one it is then.
-    gruppetto.Learner(model, scheduler, syncer="localhost")  # type: ignore[arg-type]
+    learner = gruppetto.Learner(model, scheduler, syncer="localhost")  # type: ignore[arg-type]
+    assert learner._optimizer is optimizer
 
 
 def test_a_model_without_anything_to_train() -> None:

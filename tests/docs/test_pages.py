@@ -49,6 +49,8 @@ def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text()
     targets = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     missing = [target for target in targets if not (page.parent / target).exists()]
+    named = re.findall(r"\b(?:tests|benchmarks|tools|examples|deploy)/[\w/.-]+\.(?:py|toml|sh|ya?ml)\b", text)
+    missing += [name for name in named if not (ROOT / name).exists()]
     assert not missing, missing
 
 

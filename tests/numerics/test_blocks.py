@@ -111,8 +111,6 @@ def test_what_was_sent_and_what_is_left_are_what_was_meant(codec: Codec, seed: i
         if rng.random() < 0.7:  # it was merged; otherwise nothing of it counts, and the old rest stays
             meant, sent = meant + base - theta, sent + said
             rest, left = left, np.empty(numel, np.float32)
-        else:
-            meant, sent = meant + 0, sent + 0
     np.testing.assert_array_equal(sent + (0 if rest is None else rest), meant)
 
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
+from tests.runtime.memory import InlineWorker, MemoryControl, MemoryLink
 
 from gruppetto.numerics import CODECS, Layout, TensorSpec, encode_difference
 from gruppetto.protocol import LearnerCore, ProtocolSetting
 from gruppetto.protocol.actions import Apply, LearnerAction, Pull, SaveState, Seed, TakeSnapshot
 from gruppetto.protocol.events import Arrived, Boundary, LinkDown, StateSaved, StepDone, StepStarted
 from gruppetto.protocol.messages import Answer, ApplyMode, Deferred, Heartbeat, Marked, Progress
-from gruppetto.protocol.units import Fragment, LearnerId
+from gruppetto.protocol.units import Fragment, LearnerId, Version
 from gruppetto.runtime.clock import ManualClock
-from gruppetto.runtime.memory import MemoryControl, MemoryLink
+from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shared_memory import SharedMemory
 from gruppetto.runtime.wire import HelloFrame, ProgressFrame, WelcomeFrame, checksum
-from gruppetto.runtime.worker import InlineWorker
 from gruppetto.trace.log import TraceWriter
 
 InnerStep = Callable[[np.ndarray, int], np.ndarray]
@@ -150,6 +152,24 @@ class NumpyLearner:
                 raise AssertionError(action)
 
 
+def answer(learner: NumpyLearner, /, **change: Any) -> Answer:
+    """What a learner might say by hand of one step, in round 1; but for what is changed."""
+    fields: dict[str, Any] = {
+        "learner": learner.core.learner,
+        "incarnation": learner.core.incarnation,
+        "epoch": learner.core.epoch,
+        "round": 1,
+        "fragment": Fragment(0),
+        "base_version": Version(0),
+        "steps": 1,
+        "tokens": 10,
+        "total_tokens": 10,
+        "cursor": 1,
+        "layout_hash": learner.layout.layout_hash,
+    }
+    return Answer(**{**fields, **change})
+
+
 def settle(learners: list[NumpyLearner]) -> None:
     """Deliver everything, in order, until nothing is under way; then let every learner apply what arrived."""
     deliver(learners)
@@ -191,6 +211,10 @@ class World:
     def restart(self) -> None:
         """The syncer dies and comes back; the learners notice."""
         self.service.close()
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """The next life of a syncer that is dead."""
         self.service = self.open()
         for learner in self.learners:
             if learner.core.linked:
@@ -221,6 +245,33 @@ class World:
                 learner.step()
                 learner.beat()
             settle(self.learners_in_touch())
+
+    def unsent(self) -> tuple[Answer, np.ndarray]:
+        """What the first learner would contribute to the round that is open now, and its bytes; they stay here."""
+        learner, held = self.learners[0], []
+
+        def hold(answer: Answer, codec: str, body: Any) -> str:
+            held.append((answer, np.frombuffer(bytes(body), np.uint8)))
+            return "dropped"
+
+        contribute, learner.link.contribute = learner.link.contribute, hold
+        self.step_all()
+        learner.link.contribute = contribute
+        return held[-1]
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[tuple[HttpServer, int]]:
+        """An HTTP server before the service, and its port. The token is sesame."""
+        server = HttpServer(self.service, token="sesame", stall_s=20.0, memory=self.memory)
+        self.service.on_change = server.review
+        runner = web.AppRunner(server.app, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield server, runner.addresses[0][1]
+        finally:
+            server.hang_up()
+            await runner.cleanup()
 
     def theta(self) -> np.ndarray:
         """Θ as one vector, tensors in the order of the layout."""

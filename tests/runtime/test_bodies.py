@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from gruppetto.runtime import body_server
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_wire import MAX_HEAD_BYTES, TRAILER_BYTES, Reply, Request, decode, encode
 from gruppetto.runtime.cut import cut
+from gruppetto.runtime.headers import ANSWER_HEADER, CODEC_HEADER
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.intake import Intake
@@ -31,7 +31,7 @@ from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.parking import Parking
 from gruppetto.runtime.steps import Held
-from gruppetto.runtime.wire import ANSWER_HEADER, CODEC_HEADER, checksum, encode_answer
+from gruppetto.runtime.wire import checksum, encode_answer
 
 NUMEL = 300_000
 BODY_BYTES = 4 * NUMEL
@@ -96,20 +96,6 @@ class Place:
             async with HttpSyncer(address, token="sesame", tls=None, stall_s=20.0) as client:
                 yield client, cutter
 
-    def answer(self) -> tuple[Answer, np.ndarray]:
-        """What the learner would contribute to the round that is open now, unsent."""
-        learner, held = self.world.learners[0], []
-
-        def hold(answer: Answer, codec: str, body: Any) -> str:
-            held.append((answer, np.frombuffer(bytes(body), np.uint8)))
-            return "dropped"
-
-        contribute, learner.link.contribute = learner.link.contribute, hold
-        self.world.step_all()
-        learner.link.contribute = contribute
-        answer, body = held[-1]
-        return answer, body
-
 
 @pytest.fixture
 def place(world: Any, tensors: Any) -> Callable[..., None]:
@@ -121,16 +107,8 @@ def place(world: Any, tensors: Any) -> Callable[..., None]:
             one = {"num_learners": 1, "num_fragments": 1, "sync_period": 1, "overlap_steps": 0}
             w = world(tensors(NUMEL), setting=setting, **one)
             w.join(w.learner("a", np.zeros(NUMEL), lambda theta, cursor: theta + 1))
-            server = HttpServer(w.service, token="sesame", stall_s=20.0)
-            w.service.on_change = server.review
-            runner = web.AppRunner(server.app, shutdown_timeout=1.0)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            try:
-                await test(Place(w, server, runner.addresses[0][1]))
-            finally:
-                server.hang_up()
-                await runner.cleanup()
+            async with w.served() as (server, port):
+                await test(Place(w, server, port))
 
         asyncio.run(asyncio.wait_for(inside(), 60))
 
@@ -148,7 +126,7 @@ async def until_done(client: HttpSyncer, answer: Answer, body: np.ndarray) -> tu
 
 def test_an_upload_that_is_cut_goes_on_where_it_stopped(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         async with at.client(500_000, 300_000) as (client, cutter):
             attempt, said = await until_done(client, answer, body)
             assert (attempt, said) == (2, (True, 10))
@@ -167,13 +145,13 @@ def test_an_upload_that_is_cut_within_the_checksum_behind_it_lacks_only_that(pla
     reply_bytes, passed = len(encode(Reply(status=200, length=len(text))) + text), [0]
 
     async def whole(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         async with at.client() as (client, cutter):
             assert await client.contribute(answer, "fp32", body.data) == (True, 10)
             passed[0] = cutter.passed
 
     async def cut_off(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         async with at.client(passed[0] - reply_bytes - 2) as (client, cutter):
             with pytest.raises(ConnectionLost):
                 await client.contribute(answer, "fp32", body.data)
@@ -188,7 +166,7 @@ def test_an_upload_that_is_cut_within_the_checksum_behind_it_lacks_only_that(pla
 
 def test_what_is_damaged_on_its_way_is_known_by_the_checksum_behind_it(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         async with at.client() as (client, cutter):
             cutter.damages_at = BODY_BYTES // 2
             with pytest.raises(ProtocolError, match="the body has checksum"):
@@ -200,7 +178,7 @@ def test_what_is_damaged_on_its_way_is_known_by_the_checksum_behind_it(place: Ca
 
 def test_a_body_of_which_nobody_says_the_checksum_is_refused(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         headers = {ANSWER_HEADER: encode_answer(answer), CODEC_HEADER: "fp32"}
         async with at.client() as (client, _):
             stream = await client._road.open(client.address)
@@ -219,7 +197,7 @@ def test_a_late_body_costs_a_connection_only_if_it_is_long(
     monkeypatch.setattr(body_server, "READ_ON_BYTES", reads_on_bytes)
 
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         assert at.world.learners[0].link.contribute(answer, "fp32", body.data) == "taken"
         at.world.settle(at.world.learners)
         late = replace(answer, cursor=answer.cursor + 1)
@@ -237,7 +215,7 @@ def test_a_late_body_costs_a_connection_only_if_it_is_long(
 
 def test_another_body_under_the_same_name_begins_anew(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         async with at.client(500_000) as (client, cutter):
             with pytest.raises(ConnectionLost):
                 await client.contribute(answer, "fp32", (body + 1).data)
@@ -252,7 +230,7 @@ def test_another_body_under_the_same_name_begins_anew(place: Callable[..., None]
 
 def test_what_is_parked_makes_room_for_others(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         parking = at.server.desk.parking
         async with at.client(500_000) as (client, _):
             with pytest.raises(ConnectionLost):
@@ -269,7 +247,7 @@ def test_what_is_parked_makes_room_for_others(place: Callable[..., None]) -> Non
 
 def test_what_is_parked_goes_when_nobody_wants_it(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         async with at.client(500_000) as (client, _):
             with pytest.raises(ConnectionLost):
                 await client.contribute(answer, "fp32", body.data)
@@ -340,7 +318,7 @@ def test_a_step_that_is_cut_is_not_gone_on_with_but_asked_for_anew_and_whole(pla
 
 def test_a_body_that_is_not_wanted_any_more_is_given_up_in_the_middle(place: Callable[..., None]) -> None:
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         service = at.world.service
         async with at.client() as (client, _):
             sending = asyncio.create_task(client.contribute(answer, "fp32", np.concatenate([body]).data))
@@ -471,7 +449,7 @@ def test_where_there_is_no_road_bodies_keep_the_same_pace_by_http(place: Callabl
             self.taken.append(num_bytes)
 
     async def test(at: Place) -> None:
-        answer, body = at.answer()
+        answer, body = at.world.unsent()
         at.server.bodies.pace = down = Noting()
         async with at.client() as (client, _):
             client._road._none_at.add(client.address)

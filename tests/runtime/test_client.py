@@ -40,13 +40,10 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Directory
 from gruppetto.runtime.backlog import Offer, SeedPart
 from gruppetto.runtime.client import LearnerClient
+from gruppetto.runtime.headers import CHECKSUM_HEADER, CODEC_HEADER, LAYOUT_HEADER, VERSION_HEADER
 from gruppetto.runtime.leases import Lease, LeasePool
 from gruppetto.runtime.transfers import TRIES
 from gruppetto.runtime.wire import (
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
-    LAYOUT_HEADER,
-    VERSION_HEADER,
     Frame,
     Goodbye,
     HelloFrame,

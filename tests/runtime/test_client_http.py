@@ -15,18 +15,10 @@ from gruppetto.numerics.codec import CASTS, CODECS
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.headers import ANSWER_HEADER, CHECKSUM_HEADER, CODEC_HEADER, LAYOUT_HEADER, VERSION_HEADER
 from gruppetto.runtime.http_client import CHUNK_BYTES, HttpSyncer
 from gruppetto.runtime.leases import LeasePool
-from gruppetto.runtime.wire import (
-    ANSWER_HEADER,
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
-    FROM_SYNCER,
-    LAYOUT_HEADER,
-    VERSION_HEADER,
-    checksum,
-    decode_answer,
-)
+from gruppetto.runtime.wire import FROM_SYNCER, checksum, decode_answer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 VALUES = np.float32([1.5, -2.0, 3.25])

@@ -6,33 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.runtime.conftest import answer
 
 from gruppetto.errors import ProtocolError
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
-from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
+from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
 from gruppetto.runtime.service import SyncerService
 from gruppetto.runtime.wire import checksum
 
 ONES = np.ones(4, np.float32)
 LEFT, RIGHT = Runs.of([(0, 1), (3, 4)]), Runs.of([(1, 3)])
-
-
-def answer(learner, **change):
-    fields = {
-        "learner": learner.core.learner,
-        "incarnation": learner.core.incarnation,
-        "epoch": learner.core.epoch,
-        "round": 1,
-        "fragment": Fragment(0),
-        "base_version": Version(0),
-        "steps": 1,
-        "tokens": 10,
-        "total_tokens": 10,
-        "cursor": 1,
-        "layout_hash": learner.layout.layout_hash,
-    }
-    return Answer(**{**fields, **change})
 
 
 def send(service: SyncerService, of: Answer, runs: Runs, values: np.ndarray) -> str:

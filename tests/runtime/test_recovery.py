@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 
 from gruppetto.runtime.commits import COMMITS, Commit, CommitName
-from gruppetto.runtime.memory import MemoryLink
 from gruppetto.trace.log import Record, read_trace
 from gruppetto.trace.replay import replay
 
@@ -31,12 +30,7 @@ def kill(world, spoil=lambda: None):
     shutil.rmtree(world.path / "syncer")
     saved.rename(world.path / "syncer")
     spoil()
-    world.service = world.open()
-    for learner in world.learners:
-        from gruppetto.protocol.events import LinkDown
-
-        learner.feed(LinkDown())
-        learner.link = MemoryLink(world.service)
+    world.begin_again()
 
 
 def begun(world, tensors, **more):

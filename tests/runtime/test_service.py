@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.runtime.conftest import answer
 
 from gruppetto.errors import ProtocolError
 from gruppetto.numerics import synchronous_diloco
 from gruppetto.protocol.events import Boundary
-from gruppetto.protocol.messages import Answer, Progress, Refusal, RefusalReason, Rejection, RejectionReason
+from gruppetto.protocol.messages import Progress, Refusal, RefusalReason, Rejection, RejectionReason
 from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
 from gruppetto.runtime.wire import CloseCode, HelloFrame, ProgressFrame
 from gruppetto.runtime.worker import ThreadWorker
@@ -176,23 +177,6 @@ def test_a_reconnecting_process_replaces_its_own_dead_connection(world, tensors)
     assert w.service.status()["learners"]["a"]["state"] == "live"
     w.step_all(2)
     assert w.service.status()["round"] == 2
-
-
-def answer(learner, /, **change):
-    fields = {
-        "learner": learner.core.learner,
-        "incarnation": learner.core.incarnation,
-        "epoch": learner.core.epoch,
-        "round": 1,
-        "fragment": Fragment(0),
-        "base_version": Version(0),
-        "steps": 1,
-        "tokens": 10,
-        "total_tokens": 10,
-        "cursor": 1,
-        "layout_hash": learner.layout.layout_hash,
-    }
-    return Answer(**{**fields, **change})
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp import web
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics.runs import Runs
@@ -20,12 +19,13 @@ from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime import body_client, body_server
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_wire import COPIED, MEMORY_HEADER, UNSEEN, Reply, Request, encode
+from gruppetto.runtime.headers import ANSWER_HEADER, CODEC_HEADER
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory
-from gruppetto.runtime.wire import ANSWER_HEADER, CODEC_HEADER, encode_answer
+from gruppetto.runtime.wire import encode_answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing is shared on this system")
 
@@ -71,17 +71,8 @@ class Place:
         server.close()
 
     def answer(self) -> tuple[Answer, np.ndarray]:
-        """What the learner would contribute to the round that is open now, unsent."""
-        learner, held = self.world.learners[0], []
-
-        def hold(answer: Answer, codec: str, body: Any) -> str:
-            held.append((answer, np.frombuffer(bytes(body), np.float32)))
-            return "dropped"
-
-        contribute, learner.link.contribute = learner.link.contribute, hold
-        self.world.step_all()
-        learner.link.contribute = contribute
-        return held[-1]
+        answer, body = self.world.unsent()
+        return answer, body.view(np.float32)
 
     async def fetch(self, client: HttpSyncer, runs: Runs | None = None) -> np.ndarray:
         numel = NUMEL if runs is None else runs.numel
@@ -110,16 +101,8 @@ def place(world: Any, tensors: Any) -> Callable[..., None]:
             w = world(tensors(NUMEL), setting={"outer": "finetune", "memory": memory, **setting}, **one)
             start = np.random.default_rng(0).standard_normal(NUMEL)
             w.join(w.learner("a", start, lambda theta, cursor: theta + 1))
-            server = HttpServer(w.service, token="sesame", stall_s=20.0, memory=memory)
-            w.service.on_change = server.review
-            runner = web.AppRunner(server.app, shutdown_timeout=1.0)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            try:
-                await test(Place(w, server, runner.addresses[0][1]))
-            finally:
-                server.hang_up()
-                await runner.cleanup()
+            async with w.served() as (server, port):
+                await test(Place(w, server, port))
 
         asyncio.run(asyncio.wait_for(inside(), 60))
 

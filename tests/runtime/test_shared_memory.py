@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gruppetto.errors import ProtocolError
-from gruppetto.runtime.body_stream import Bytes
 from gruppetto.runtime.setting import SyncerSetting
 from gruppetto.runtime.shared_memory import (
     LEAST_BYTES,
@@ -29,6 +28,7 @@ from gruppetto.runtime.shared_memory import (
     copy_from,
     read_key,
 )
+from gruppetto.runtime.sinks import Bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing is shared on this system")
 

@@ -13,11 +13,12 @@ from gruppetto.errors import ConnectionLost
 from gruppetto.numerics import CODECS, DOWNLINKS, OUTER_PRESETS, Layout, TensorSpec
 from gruppetto.numerics.downlink import REST, take_step
 from gruppetto.runtime.cut import cut, merge_rules
+from gruppetto.runtime.headers import BASE_HEADER, CHECKSUM_HEADER, CODEC_HEADER, RESULT_HEADER
 from gruppetto.runtime.intake import Intake
 from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.parameters import Parameters
 from gruppetto.runtime.steps import SLICE_NUMEL, Held, outgoing
-from gruppetto.runtime.wire import BASE_HEADER, CHECKSUM_HEADER, CODEC_HEADER, RESULT_HEADER, checksum
+from gruppetto.runtime.wire import checksum
 
 NUMEL = 300
 LAYOUT = Layout(tensors=(TensorSpec(name="w", shape=(NUMEL,), dtype="float32"),))
@@ -110,6 +111,7 @@ def test_all_that_is_pulled_is_the_published_value_whatever_was_missed_before(do
                 a.forget()
     a.pull(made)
     b.pull(made)
+    assert a.held.name == b.held.name
 
 
 def test_who_misses_nothing_gets_steps_alone_and_who_misses_one_gets_a_whole():

@@ -19,7 +19,7 @@ from gruppetto.errors import StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
 from gruppetto.protocol.units import NEVER, UNBORN, Epoch, Incarnation, Round, Version
-from gruppetto.runtime.wire import MAX_COUNT, is_name
+from gruppetto.runtime.plausible import MAX_COUNT, is_name
 
 __all__ = ["FORMAT", "from_state_dict", "rests_of", "to_state_dict"]
 

@@ -52,7 +52,7 @@ from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
 from gruppetto.runtime.durable import force_directory, write_durably
-from gruppetto.runtime.wire import is_name
+from gruppetto.runtime.plausible import is_name
 
 if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner

@@ -14,7 +14,7 @@ from typing import SupportsIndex
 from gruppetto.errors import SettingError
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.units import UNBORN, Incarnation
-from gruppetto.runtime.wire import MAX_COUNT
+from gruppetto.runtime.plausible import MAX_COUNT
 
 __all__ = ["StepCounts", "whole_number"]
 

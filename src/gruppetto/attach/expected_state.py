@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gruppetto.attach.holding import is_distributed
 from gruppetto.errors import StateError
-from gruppetto.runtime.wire import MAX_COUNT
+from gruppetto.runtime.plausible import MAX_COUNT
 
 __all__ = ["CODES", "Kind", "check_keys", "check_kind", "check_values", "rehearse"]
 

@@ -16,8 +16,8 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Fixed
 from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
+from gruppetto.runtime.plausible import is_name
 from gruppetto.runtime.setting import host_and_port, is_loopback
-from gruppetto.runtime.wire import is_name
 
 __all__ = [
     "check_exposure",

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 from gruppetto.attach.counting import StepCounts
 from gruppetto.attach.view import LearnerView
 from gruppetto.errors import SettingError
-from gruppetto.runtime.wire import is_name
+from gruppetto.runtime.plausible import is_name
 
 __all__ = ["Telling"]
 

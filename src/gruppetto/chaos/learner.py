@@ -1,4 +1,4 @@
-"""A learner's process: the shipping core in a loop made of planned boundaries, and its link to the syncer."""
+"""A learner's process: the shipping core in a loop made of planned boundaries."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from gruppetto.chaos.contact import Contact
 from gruppetto.chaos.cut import Part
 from gruppetto.chaos.fences import nothing_changes_in_learner, says_nothing
 from gruppetto.chaos.giving import Giver, Search
 from gruppetto.chaos.holdings import Holdings
 from gruppetto.chaos.network import Road, Wire
-from gruppetto.chaos.plan import LONGEST_PAUSE_S, LearnerPlan
+from gruppetto.chaos.plan import LearnerPlan
 from gruppetto.chaos.record import Checkpoint
 from gruppetto.chaos.transfers import Transfers
 from gruppetto.chaos.truth import Batch, Content
@@ -30,23 +31,20 @@ from gruppetto.protocol.events import (
     Boundary,
     LearnerEvent,
     Leaving,
-    LinkDown,
     Recovered,
     StateSaved,
     StepDone,
     StepStarted,
 )
-from gruppetto.protocol.messages import Answer, Deferred, Heartbeat, Marked, Progress, Refusal
+from gruppetto.protocol.messages import Answer, Deferred, Marked, Progress, Refusal
 from gruppetto.protocol.units import NEVER, Fragment, LearnerId
 from gruppetto.runtime.wire import Frame, WelcomeFrame
 
 if TYPE_CHECKING:
-    from gruppetto.chaos.syncer import SyncerProcess
     from gruppetto.chaos.world import World
 
 __all__ = ["LearnerProcess"]
 
-FIRST_PAUSE_S = 0.1
 FINAL_WEIGHTS_S = 10.0
 """How long a finished learner waits for the last weights."""
 PARTING_S = 3.0
@@ -84,7 +82,6 @@ class LearnerProcess:
         )
         self.checkpoint: Checkpoint | None = None
         self.road: Road = world.roads[plan.name]
-        self.wire: Wire | None = None
         self.alive, self.paused, self.left = True, False, False
         self.parting = False
         """It has had notice: it makes its last step, or gives what it has."""
@@ -108,10 +105,10 @@ class LearnerProcess:
         self.record = world.records[plan.name]
         self._rng = random.Random(f"{world.plan.seed} {session}")
         self._held: list[Callable[[], None]] = []
-        self._pause_s = FIRST_PAUSE_S
         self._then: Callable[[], object] = _nothing_follows
         self.holdings = Holdings(self, checkpoint, same_life=same_life)
-        self.transfers = Transfers(self, feed=self._feed, give_up=self._give_up)
+        self.contact = Contact(self, rng=self._rng, feed=self._feed)
+        self.transfers = Transfers(self, feed=self._feed, give_up=self.contact.give_up)
         self.backlog = self.transfers.backlog
         self.giver = Giver(self)
         self.search: Search | None = None
@@ -131,13 +128,13 @@ class LearnerProcess:
         return self.holdings.bases
 
     @property
-    def at(self) -> SyncerProcess | None:
-        """The life of the syncer that it is connected to."""
-        return self.wire.syncer if self.wire is not None else None
+    def wire(self) -> Wire | None:
+        """Its control connection, while it has one."""
+        return self.contact.wire
 
     def start(self) -> None:
-        self._dial()
-        self._beat()
+        self.contact.dial()
+        self.contact.beat()
 
     def kill(self, *, silent: bool) -> None:
         """kill −9; ``silent``: its machine goes with it, and no connection is closed."""
@@ -186,14 +183,6 @@ class LearnerProcess:
     def later(self, delay_s: float, do: Callable[[], None]) -> None:
         self.world.engine.after(delay_s, lambda: self.awake(do))
 
-    # ── the link ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def on_frame(self, wire: Wire, frame: Frame) -> None:
-        self.awake(lambda: self._hear(wire, frame))
-
-    def on_closed(self, wire: Wire) -> None:
-        self.awake(lambda: self._lose(wire))
-
     def hear_ghost(self, frame: Frame) -> None:
         """A message of another life arrives."""
         if self.present and not self.paused and not isinstance(frame, WelcomeFrame | Refusal):
@@ -204,67 +193,6 @@ class LearnerProcess:
     def stir(self) -> None:
         """The road is free again."""
         self.awake(self.transfers.pump)
-
-    def _dial(self) -> None:
-        if not self.present or self.wire is not None:
-            return
-        syncer = self.world.dialled(self._rng)
-        if syncer is None or self.road.blocked:
-            self._dial_again()
-            return
-        self.wire = Wire(self, syncer, self.world.engine, self.world.plan.ping_s)
-        self.wire.open(self.core.hello())
-
-    def _dial_again(self) -> None:
-        self.later(self._pause_s * self._rng.uniform(0.5, 1.0), self._dial)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-
-    def _hear(self, wire: Wire, frame: Frame) -> None:
-        if wire is not self.wire or self.left:
-            return
-        self.record.heard.append(frame)
-        match frame:
-            case WelcomeFrame(welcome=said) | (Refusal() as said) if self.core.knows_newer(said):
-                self._give_up(wire)  # somebody has taken over from it
-            case WelcomeFrame(welcome=welcome):
-                self.world.watch.welcomed(self, welcome)
-                wire.welcomed, self._pause_s = True, FIRST_PAUSE_S
-                self.record.turn((welcome.epoch, welcome.incarnation))
-                self.welcomed_at = max(self.welcomed_at, welcome.round)
-                if self.core.is_newborn(welcome):
-                    self.backlog.new_life()
-                    self.holdings.another_life()
-                self._feed(welcome)
-            case Refusal():
-                self.refusal = frame
-                self._feed(frame)
-                self.world.launcher.was_refused(self, frame.reason)
-            case _:
-                self._feed(frame)  # type: ignore[arg-type]
-
-    def _lose(self, wire: Wire) -> None:
-        if wire is not self.wire:
-            return
-        self.wire = None
-        self.transfers.broke_off()
-        if wire.welcomed:
-            self._feed(LinkDown())
-            self.backlog.link_down()
-        self._dial_again()
-
-    def _give_up(self, wire: Wire) -> None:
-        """Nothing comes of this connection any more: another one is made."""
-        if self.alive and wire is self.wire:
-            wire.hang_up()
-            self.on_closed(wire)
-
-    def _beat(self) -> None:
-        """On a connection of its own; one that cannot be sent now is given up."""
-        if self.present:
-            if self.core.linked and not self.road.blocked and self.world.syncer is not None:
-                beat, at = Heartbeat(learner=self.name, incarnation=self.core.incarnation), self.at
-                self.road.carry(lambda: self.world.tell(beat, at))
-            self.later(self.world.setting.liveness_s / 4, self._beat)
 
     # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────
 

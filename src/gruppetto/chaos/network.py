@@ -82,12 +82,12 @@ class Wire(Connection):
 
     def put(self, frame: Frame) -> None:
         if self.closing is None:
-            self._down(lambda: self.process.on_frame(self, frame))
+            self._down(lambda: self.process.contact.on_frame(self, frame))
 
     def close(self, code: int, text: str) -> None:
         if self.closing is None:
             self.closing = Closing(code=code, text=text)
-            self._down(lambda: self.process.on_closed(self))
+            self._down(lambda: self.process.contact.on_closed(self))
             self._engine.at(self._down_at, lambda: self.syncer.lost(self))
 
     # ── the learner's end ────────────────────────────────────────────────────────────────────────────────────────
@@ -109,12 +109,12 @@ class Wire(Connection):
     def break_off(self) -> None:
         """Both ends notice at once, and what is on its way is lost."""
         self._broken = True
-        self._engine.after(0.0, lambda: self.process.on_closed(self))
+        self._engine.after(0.0, lambda: self.process.contact.on_closed(self))
         self._engine.after(0.0, lambda: self.syncer.lost(self))
 
     def end_of_syncer(self) -> None:
         """The syncer's process has died: its host closes the connection, after what was sent."""
-        self._down(lambda: self.process.on_closed(self))
+        self._down(lambda: self.process.contact.on_closed(self))
 
     def go_deaf(self, *, up: bool = True, down: bool = True) -> None:
         """Swallow everything from now on; both ends give up when nothing has come for a while."""

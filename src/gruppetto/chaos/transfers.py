@@ -87,7 +87,7 @@ class Transfers:
 
     def _upload(self, answer: Answer, work: Work) -> None:
         """Until it is delivered, or its round is over."""
-        process, connection, at = self._process, self._connections, self._process.at
+        process, connection, at = self._process, self._connections, self._process.contact.at
         self._uploading += 1
         process.record.contributed.append((answer, work))
         process.holdings.encoded(answer, work)

@@ -3,10 +3,8 @@
 One rule for all verbs: SIGINT and SIGTERM end them in good order, with exit code 130 and 143. A second signal does not
 wait for that.
 
-A child of a local run watches a pipe whose other end its parent holds (:mod:`gruppetto.launch.children`). However the
-parent ends, kill -9 included, the system closes the pipe; unlike a signal on the parent's death (Linux's
-PR_SET_PDEATHSIG) that is so on every Unix, whichever thread started the child, and there is no moment at the start at
-which it can be missed. Linux is asked for one thing more: that SIGCONT wakes a child that was stopped at that moment.
+A child of a local run ends with its parent (:mod:`gruppetto.runtime.orphans` notices). Linux is asked for one thing
+more: that SIGCONT wakes a child that was stopped at that moment.
 """
 
 from __future__ import annotations
@@ -18,6 +16,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from gruppetto.runtime.orphans import when_orphaned
 
 __all__ = ["ORPHAN_GRACE_S", "Terminated", "end_with_parent", "sigterm_ends_in_order"]
 
@@ -38,15 +38,12 @@ def end_with_parent() -> None:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
-    def wait() -> None:
-        # Not through sys.stdin: Python aborts at its end when a thread sits in a buffered read.
-        while os.read(0, 4096):
-            pass
+    def leave() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(ORPHAN_GRACE_S)
         os._exit(SIGTERM_CODE)
 
-    threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+    when_orphaned(leave)
 
 
 @contextmanager

@@ -193,9 +193,11 @@ def _traced(jobs: Sequence[tuple[str, Scenario, int]], path: Path) -> Outcome:
             where="gruppetto simulate: --trace",
             fix="give one --chips, one --learners and one seed",
         )
+    from gruppetto.report.rundir import TRACE
+
     ((system, scenario, seed),) = jobs
     if path.is_dir() or path.suffix != ".jsonl":
-        path = path / "trace.jsonl"
+        path = path / TRACE
     if path.exists():
         raise SettingError("is there already", where=str(path), fix="name another file")
     riders = f"{scenario.learners} learner{'s' * (scenario.learners > 1)}"

@@ -9,20 +9,20 @@ booked as lost or discarded, and may be used again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol, SupportsIndex, TypeVar, cast
 
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from gruppetto.attach.view import Place
-from gruppetto.data.sources import Indexed, Saved, Source, Streamed
+from gruppetto.data.sources import Indexed, Items, Saved, Source, Streamed
 from gruppetto.errors import LayoutError, SettingError, StateError
 
 __all__ = ["Rider", "Slots", "slots"]
 
 Item = TypeVar("Item")
-Data = Sequence[Item] | Iterable[Item] | Callable[[int, int], Iterable[Item]]
+Data = Items[Item] | Iterable[Item] | Callable[[int, int], Iterable[Item]]
 """Anything with the same methods will do."""
 
 DEFAULT_SLOTS = 16
@@ -65,7 +65,7 @@ def slots(data: Data[Item], *, num_slots: int = DEFAULT_SLOTS, seed: int = 0) ->
     if isinstance(num_slots, bool) or not isinstance(num_slots, int) or num_slots < 1:
         raise SettingError(f"num_slots is {num_slots!r}", where=_WHERE, fix="use the run's num_slots, 1 or more")
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        return Slots(Indexed(cast(Sequence[Item], data), num_slots=num_slots, seed=seed), num_slots=num_slots)
+        return Slots(Indexed(cast(Items[Item], data), num_slots=num_slots, seed=seed), num_slots=num_slots)
     if callable(data) or hasattr(data, "__iter__"):
         return Slots(Streamed(data, num_slots=num_slots), num_slots=num_slots)
     raise SettingError(

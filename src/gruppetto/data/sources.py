@@ -6,18 +6,29 @@ That is all a takeover needs: the syncer remembers a slot's cursor, one number, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from gruppetto.errors import DataError, StateError
 from gruppetto.train.order import Slot
 
-__all__ = ["Indexed", "Saved", "Source", "Stateful", "Streamed"]
+__all__ = ["Indexed", "Items", "Saved", "Source", "Stateful", "Streamed"]
 
 log = logging.getLogger("gruppetto.data")
 
 Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
+
+
+class Items(Protocol[Item_co]):
+    """Something with a length that gives any item: a list, a map-style data set."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Item_co: ...
+
+
 Gives = TypeVar("Gives", covariant=True)
 
 AHEAD = 64
@@ -74,7 +85,7 @@ class Indexed(Generic[Item]):
     'b'
     """
 
-    def __init__(self, items: Sequence[Item], *, num_slots: int, seed: int) -> None:
+    def __init__(self, items: Items[Item], *, num_slots: int, seed: int) -> None:
         if len(items) == 0:
             raise DataError("the data has no items", where="data.slots", fix="give some")
         self._items, self._num_slots, self._seed = items, num_slots, seed

@@ -22,6 +22,7 @@ from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import protocol_of, training_of, world_of
 from gruppetto.experiments.store import Result
 from gruppetto.experiments.weightings import syncer_weighing
+from gruppetto.report.rundir import TRACE
 from gruppetto.trace.log import TraceWriter
 from gruppetto.trace.metrics import measure
 from gruppetto.train.data import Data
@@ -71,7 +72,7 @@ def _decoupled(asked: Ride, setting: TrainSetting, data: Data, make_model: MakeM
     if asked.uplink in COARSE:
         tensors = partial(CoarseTensors, name=asked.uplink)
     with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "trace.jsonl"
+        path = Path(place) / TRACE
         with TraceWriter(path, {}) as trace:
             run = VirtualRun(
                 setting,

@@ -24,6 +24,7 @@ from gruppetto.launch.ask_shards import fetch_status_of_all, fetch_whole_model
 from gruppetto.launch.papers import looker_papers
 from gruppetto.report.rundir import EVALUATION, RUN
 from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.runtime.orphans import when_orphaned
 from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data, open_data
 from gruppetto.train.evaluate import Evaluation, evaluate, sample
@@ -100,20 +101,13 @@ def _load(model: nn.Module, content: bytes) -> None:
 def main(arguments: list[str]) -> int:
     directory, cache = map(Path, arguments)
     os.nice(10)  # learners first
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    when_orphaned(lambda: os._exit(1))
     try:
         judge(directory, cache, clock=MonotonicClock())
     except GruppettoError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
-
-
-def _end_with_the_run() -> None:
-    # Not through sys.stdin: Python aborts at its end when a thread sits in a buffered read.
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

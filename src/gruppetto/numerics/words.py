@@ -32,7 +32,6 @@ __all__ = [
     "LARGEST_INT4",
     "LARGEST_INT8",
     "LEAST",
-    "POWERS",
     "SCALE_BYTES",
     "Fp4",
     "Int4",
@@ -49,8 +48,6 @@ LEAST = 0x0D800000
 """The bits of 2⁻¹⁰⁰: below, a scale might have no reciprocal."""
 LARGEST_INT8, LARGEST_INT4 = 2.0**121, 2.0**125
 """Scales from here on could overflow with the largest code that eight or four bits can say."""
-POWERS = np.array([0, *(2.0**-k for k in range(6, -1, -1)), 0, *(-(2.0**-k) for k in range(6, -1, -1))], np.float32)
-"""What the sixteen codes of an :class:`Fp4` mean, but for the scale."""
 
 
 class Int8(NamedTuple):

@@ -95,6 +95,11 @@ class ProtocolSetting:
             if not field.name.startswith("_"):
                 self._check_kind(field.name)
         Schedule(num_fragments=self.num_fragments, sync_period=self.sync_period)
+        self._check_counts()
+        self._check_shares_and_seconds()
+        self._check_what_goes_together()
+
+    def _check_counts(self) -> None:
         for name in (
             "num_learners",
             "min_quorum",
@@ -107,11 +112,11 @@ class ProtocolSetting:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingError(f"{name} is {value}", where=f"run.{name}", fix="use 1 or more")
-        if self.num_learners > MAX_LEARNERS:
-            raise SettingError(
-                f"num_learners is {self.num_learners}", where="run.num_learners", fix=f"use at most {MAX_LEARNERS}"
-            )
+        for name in ("overlap_steps", "snapshot_window", "departed_named"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use 0 or more")
         for name, most in (
+            ("num_learners", MAX_LEARNERS),
             ("num_fragments", MAX_FRAGMENTS),
             ("sync_period", MAX_SYNC_PERIOD),
             ("snapshot_window", MAX_WINDOW),
@@ -123,39 +128,8 @@ class ProtocolSetting:
             value = getattr(self, name)
             if value is not None and value > most:
                 raise SettingError(f"{name} is {value}", where=f"run.{name}", fix=f"use at most {most}")
-        if self.min_quorum > self.num_learners:
-            raise SettingError(
-                f"min_quorum is {self.min_quorum} but num_learners is {self.num_learners}",
-                where="run.min_quorum",
-                fix=f"use {self.num_learners} or less, or add learners",
-            )
-        if self.start_learners is not None and self.start_learners > self.num_learners:
-            raise SettingError(
-                f"start_learners is {self.start_learners} but num_learners is {self.num_learners}",
-                where="run.start_learners",
-                fix=f"use {self.num_learners} or less",
-            )
-        if self.slots < self.num_learners:
-            raise SettingError(
-                f"num_slots is {self.slots} but num_learners is {self.num_learners}",
-                where="run.num_slots",
-                fix=f"use {self.num_learners} or more: every learner needs a data slot of its own",
-            )
-        for name in ("overlap_steps", "snapshot_window", "departed_named"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use 0 or more")
-        if self.sync_period > 1 and self.overlap_steps >= self.sync_period:
-            raise SettingError(
-                f"overlap_steps is {self.overlap_steps} but sync_period is {self.sync_period}",
-                where="run.overlap_steps",
-                fix="use less than sync_period, or each fragment is due again before it has arrived",
-            )
-        if self.rounds_in_flight > self.sync_period:
-            raise SettingError(
-                f"rounds_in_flight is {self.rounds_in_flight} but sync_period is {self.sync_period}",
-                where="run.rounds_in_flight",
-                fix="use sync_period or less, or a fragment is due again while its last round is still open",
-            )
+
+    def _check_shares_and_seconds(self) -> None:
         for name, low, high in (
             ("grace_factor", 0.0, 1.0),
             ("ema_factor", 0.0, 1.0),
@@ -182,6 +156,38 @@ class ProtocolSetting:
                 raise SettingError(
                     f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use more than 0 seconds"
                 )
+
+    def _check_what_goes_together(self) -> None:
+        if self.min_quorum > self.num_learners:
+            raise SettingError(
+                f"min_quorum is {self.min_quorum} but num_learners is {self.num_learners}",
+                where="run.min_quorum",
+                fix=f"use {self.num_learners} or less, or add learners",
+            )
+        if self.start_learners is not None and self.start_learners > self.num_learners:
+            raise SettingError(
+                f"start_learners is {self.start_learners} but num_learners is {self.num_learners}",
+                where="run.start_learners",
+                fix=f"use {self.num_learners} or less",
+            )
+        if self.slots < self.num_learners:
+            raise SettingError(
+                f"num_slots is {self.slots} but num_learners is {self.num_learners}",
+                where="run.num_slots",
+                fix=f"use {self.num_learners} or more: every learner needs a data slot of its own",
+            )
+        if self.sync_period > 1 and self.overlap_steps >= self.sync_period:
+            raise SettingError(
+                f"overlap_steps is {self.overlap_steps} but sync_period is {self.sync_period}",
+                where="run.overlap_steps",
+                fix="use less than sync_period, or each fragment is due again before it has arrived",
+            )
+        if self.rounds_in_flight > self.sync_period:
+            raise SettingError(
+                f"rounds_in_flight is {self.rounds_in_flight} but sync_period is {self.sync_period}",
+                where="run.rounds_in_flight",
+                fix="use sync_period or less, or a fragment is due again while its last round is still open",
+            )
 
     def _check_kind(self, name: str) -> None:
         value = getattr(self, name)

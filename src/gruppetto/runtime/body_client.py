@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.body_stream import CHUNK_BYTES, BodyStream, Bytes, Sink
+from gruppetto.runtime.body_stream import CHUNK_BYTES, BodyStream
 from gruppetto.runtime.body_wire import (
     BODIES_PATH,
     CONTINUE,
@@ -29,9 +29,11 @@ from gruppetto.runtime.body_wire import (
     encode,
 )
 from gruppetto.runtime.dialling import Segments, connected
+from gruppetto.runtime.headers import CHECKSUM_HEADER, OFFSET_HEADER
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory, copy_from, read_key
-from gruppetto.runtime.wire import CHECKSUM_HEADER, OFFSET_HEADER, checksum
+from gruppetto.runtime.sinks import Bytes, Sink
+from gruppetto.runtime.wire import checksum
 
 __all__ = ["Differs", "Road", "RoadReply"]
 

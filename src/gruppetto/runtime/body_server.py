@@ -19,7 +19,7 @@ from aiohttp import web
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
-from gruppetto.runtime.body_stream import BodyStream, Bytes
+from gruppetto.runtime.body_stream import BodyStream
 from gruppetto.runtime.body_wire import (
     CONTINUE,
     COPIED,
@@ -33,6 +33,7 @@ from gruppetto.runtime.body_wire import (
 )
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.desk import Desk, Inbound, NotHere, Outbound
+from gruppetto.runtime.headers import CHECKSUM_HEADER, NOT_YOUR_TURN, OFFSET_HEADER
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.patience import patience
@@ -40,7 +41,7 @@ from gruppetto.runtime.security.identity import Deed, Identity
 from gruppetto.runtime.security.porter import Porter, Refusal, Shown
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory, copy_from
-from gruppetto.runtime.wire import CHECKSUM_HEADER, NOT_YOUR_TURN, OFFSET_HEADER
+from gruppetto.runtime.sinks import Bytes
 
 __all__ = ["BodyServer"]
 

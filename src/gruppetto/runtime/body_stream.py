@@ -1,9 +1,9 @@
 """One connection of the road of bodies, seen from either end: bytes go where they belong, and are copied once.
 
 asyncio's transports serve, with two short cuts. What comes is received straight into its place (a
-:class:`Sink`), where HTTP parsers would copy it three times. What goes out without TLS is sent from where it lies, past
-the transport, which would copy all that the kernel does not take at once. With TLS everything is copied twice more, in
-and out of the cipher's buffers: that is what is left between us and raw ``ssl`` sockets.
+:class:`~gruppetto.runtime.sinks.Sink`), where HTTP parsers would copy it three times. What goes out without TLS is sent
+from where it lies, past the transport, which would copy all that the kernel does not take at once. With TLS everything
+is copied twice more, in and out of the cipher's buffers: that is what is left between us and raw ``ssl`` sockets.
 
 Nothing is read while nobody waits for it: the body stays at the sender.
 """
@@ -15,107 +15,20 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import cast
 
 from gruppetto.errors import ConnectionLost, ProtocolError
-from gruppetto.runtime.body_wire import GREETING_END, LENGTH_BYTES, MAX_HEAD_BYTES, Head, decode
+from gruppetto.runtime.body_wire import LENGTH_BYTES, MAX_HEAD_BYTES, Head, decode
 from gruppetto.runtime.pacing import Bucket, in_turn, set_up
+from gruppetto.runtime.sinks import Bytes, Discard, Greeting, Nothing, Sink
 from gruppetto.runtime.wire import checksum
 
-__all__ = ["CHUNK_BYTES", "BodyStream", "Bytes", "Sink"]
+__all__ = ["CHUNK_BYTES", "BodyStream"]
 
 CHUNK_BYTES = 1 << 18
 """Read and sent at a time: looked at while it is in the cache."""
 CHUNKS_A_TURN = 4
 """Moved without looking at anything else, about half a millisecond; a turn of the event loop costs a tenth of that."""
-MAX_GREETING_BYTES = 1 << 14
-
-
-class Sink(Protocol):
-    """Where bytes go."""
-
-    @property
-    def missing_bytes(self) -> int:
-        """How many it still takes."""
-        ...
-
-    def room(self) -> memoryview:
-        """The place of the next ones; not empty while some are missing."""
-        ...
-
-    def wrote(self, num_bytes: int) -> None:
-        """So many of them are there. May raise :class:`ProtocolError`."""
-        ...
-
-
-class Bytes:
-    """Room for so many bytes."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self.data = bytearray(num_bytes)
-        self._at = 0
-
-    @property
-    def missing_bytes(self) -> int:
-        return len(self.data) - self._at
-
-    def room(self) -> memoryview:
-        return memoryview(self.data)[self._at :]
-
-    def wrote(self, num_bytes: int) -> None:
-        self._at += num_bytes
-
-
-class _Greeting:
-    """The head of an HTTP reply, up to the empty line. Nothing comes after it before we ask."""
-
-    def __init__(self) -> None:
-        self._data, self._at = bytearray(MAX_GREETING_BYTES), 0
-
-    @property
-    def missing_bytes(self) -> int:
-        return 0 if GREETING_END in self._data else MAX_GREETING_BYTES - self._at
-
-    def room(self) -> memoryview:
-        return memoryview(self._data)[self._at :]
-
-    def wrote(self, num_bytes: int) -> None:
-        self._at += num_bytes
-
-    @property
-    def text(self) -> str:
-        return self._data.partition(GREETING_END)[0].decode("latin-1")
-
-
-class _Nothing:
-    """An idle connection: it is only watched for its end."""
-
-    missing_bytes = 1
-
-    def room(self) -> memoryview:
-        return memoryview(bytearray(1))
-
-    def wrote(self, num_bytes: int) -> None:
-        raise ProtocolError("something came that nobody has asked for")
-
-
-class _Discard:
-    """Takes so many bytes, and keeps none; None: for ever."""
-
-    def __init__(self, num_bytes: int | None) -> None:
-        self._room = memoryview(bytearray(CHUNK_BYTES))
-        self._left = num_bytes
-
-    @property
-    def missing_bytes(self) -> int:
-        return CHUNK_BYTES if self._left is None else self._left
-
-    def room(self) -> memoryview:
-        return self._room[: self.missing_bytes]
-
-    def wrote(self, num_bytes: int) -> None:
-        if self._left is not None:
-            self._left -= num_bytes
 
 
 class BodyStream(asyncio.BufferedProtocol):
@@ -242,7 +155,7 @@ class BodyStream(asyncio.BufferedProtocol):
 
     async def greeting(self) -> str:
         """The head of the HTTP reply that opens the road."""
-        greeting = _Greeting()
+        greeting = Greeting()
         await self.fill(greeting)
         return greeting.text
 
@@ -292,11 +205,11 @@ class BodyStream(asyncio.BufferedProtocol):
 
     async def drain(self) -> None:
         """Read, and look at nothing, until the other end closes. Raises :class:`ConnectionLost` then."""
-        await self.fill(_Discard(None))
+        await self.fill(Discard(None))
 
     async def skip(self, num_bytes: int, moved: Callable[[], None] | None = None) -> None:
         """Read so many bytes, and look at none."""
-        await self.fill(_Discard(num_bytes), moved)
+        await self.fill(Discard(num_bytes), moved)
 
     def let_go(self) -> None:
         """The transport has another protocol again."""
@@ -363,4 +276,4 @@ async def _takes_more(target: socket.socket) -> None:
         loop.remove_writer(number)
 
 
-_NOTHING = _Nothing()
+_NOTHING = Nothing()

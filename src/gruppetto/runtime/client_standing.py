@@ -25,9 +25,10 @@ from gruppetto.runtime.address_book import AddressBook, Fixed
 from gruppetto.runtime.backlog import Backlog
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.control_socket import NotAccepted
 from gruppetto.runtime.donation import Manifest
 from gruppetto.runtime.donor import DonationServer
-from gruppetto.runtime.http_client import HttpSyncer, NotAccepted
+from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.line import Heart, heart_of, line_to
 from gruppetto.runtime.mailbox.address import MailboxAddress

@@ -20,12 +20,7 @@ from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.assembly import PieceUpload
-from gruppetto.runtime.intake import Upload
-from gruppetto.runtime.parking import Parking
-from gruppetto.runtime.patience import Patience, patience
-from gruppetto.runtime.service import NotYours, Room, SyncerService
-from gruppetto.runtime.steps import outgoing
-from gruppetto.runtime.wire import (
+from gruppetto.runtime.headers import (
     ANSWER_HEADER,
     BASE_HEADER,
     CHECKSUM_HEADER,
@@ -34,15 +29,17 @@ from gruppetto.runtime.wire import (
     INCARNATION_HEADER,
     LAYOUT_HEADER,
     LEARNER_HEADER,
-    MIN_BYTES_PER_S,
     OFFSET_HEADER,
     RANK_HEADER,
     RUNS_HEADER,
     VERSION_HEADER,
-    checksum,
-    decode_answer,
-    octets,
 )
+from gruppetto.runtime.intake import Upload
+from gruppetto.runtime.parking import Parking
+from gruppetto.runtime.patience import Patience, patience
+from gruppetto.runtime.service import NotYours, Room, SyncerService
+from gruppetto.runtime.steps import outgoing
+from gruppetto.runtime.wire import MIN_BYTES_PER_S, checksum, decode_answer, octets
 
 __all__ = ["Desk", "Inbound", "NotHere", "Outbound", "number"]
 

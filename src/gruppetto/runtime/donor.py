@@ -27,11 +27,12 @@ from gruppetto.protocol.donors import covers
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.donation import Cut, digest_of, donation_secret, encode_manifest
+from gruppetto.runtime.headers import LEARNER_HEADER
 from gruppetto.runtime.http_log import request_log
 from gruppetto.runtime.listening import cannot_listen
 from gruppetto.runtime.pacing import Bucket, in_turn, set_up
+from gruppetto.runtime.plausible import MAX_ITEMS, is_name
 from gruppetto.runtime.security.identity import Identity, Role, identity_in, serial_in
-from gruppetto.runtime.wire import LEARNER_HEADER, MAX_ITEMS, is_name
 
 __all__ = ["BUSY_HEADER", "DIGEST_HEADER", "DonationServer", "Standing"]
 

@@ -14,8 +14,8 @@ gives after the completion of the one before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from gruppetto.errors import RunFailed, SteppedDown
@@ -64,6 +64,7 @@ from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.cut import cut, merge_rules
 from gruppetto.runtime.driver import Driver
+from gruppetto.runtime.engine_notes import Notes
 from gruppetto.runtime.health import Observer
 from gruppetto.runtime.intake import Body, Intake
 from gruppetto.runtime.parameters import Parameters, StepReport
@@ -171,7 +172,8 @@ class Engine:
             store, disk, rounds=protocol.rounds, kept=setting.checkpoints_kept, feed=self.feed, fail=self._fail
         )
         self._driver = Driver(self.core, who="syncer", clock=clock, trace=trace, perform=self._perform)
-        self._write_header(made_of)
+        self.notes = Notes(trace, self._driver, self.core, self.seen)
+        self.notes.header(made_of, self.parameters, setting)
 
     # ── the doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -252,31 +254,6 @@ class Engine:
             body.release()
         return not turned_away
 
-    def note_ledger(self) -> None:
-        """Write the books into the trace, as they stand."""
-        self._note_traffic()
-        ledger = self.core.ledger
-        self._trace.note(
-            self._driver.now,
-            "syncer",
-            "ledger",
-            **ledger.in_tokens(),
-            num_fragments=ledger.num_fragments,
-            fragment_tokens={
-                "merged": ledger.totals.merged,
-                "discarded": ledger.totals.discarded,
-                "lost": ledger.totals.lost,
-                "promised": ledger.promised_total(),
-                "open": ledger.open_total(),
-            },
-            discarded_by=ledger.discarded_by,
-            lost_by=ledger.lost_by,
-            merged_by=ledger.merged_by,
-            consumed_by=ledger.consumed_by,
-            departed=asdict(ledger.departed),
-        )
-        self._trace.flush()
-
     # ── carrying out ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _perform(self, action: SyncerAction) -> None:
@@ -339,15 +316,7 @@ class Engine:
 
     def _take_outer_step(self, action: TakeOuterStep) -> None:
         def done(report: StepReport) -> None:
-            self._trace.note(
-                self._driver.now,
-                "syncer",
-                "outer-step",
-                round=action.round,
-                merged_norm=report.merged_norm,
-                update_norm=report.update_norm,
-                degenerate=report.degenerate,
-            )
+            self.notes.outer_step(action.round, report)
             self.feed(OuterStepped(round=action.round, zero=report.zero, not_finite=report.not_finite))
 
         self._merger.submit(lambda: self.parameters.outer_step(action.fragments, action.round), done, self._fail)
@@ -386,7 +355,7 @@ class Engine:
             return
         self.parameters.publish(action.message.versions)
         self.switchboard.announce(action.to, action.message)
-        self._note_traffic()
+        self.notes.traffic()
         self.feed(Published(round=action.message.round))
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -413,7 +382,7 @@ class Engine:
             self._put_away()
 
     def _put_away(self) -> None:
-        self.note_ledger()
+        self.notes.ledger()
         self.over = True
         self._on_change()
 
@@ -449,29 +418,6 @@ class Engine:
             liveness_s=self.protocol.liveness_s,
             run={**self.setting.run, "num_slots": self.protocol.slots},
             shard=str(self.setting.shard),
-        )
-
-    def _write_header(self, made_of: Mapping[str, object]) -> None:
-        self._trace.header(
-            {
-                **made_of,
-                "numel": sum(spec.numel for spec in self.parameters.parts.fragments),
-                "uplink": self.setting.uplink,
-                "downlink": self.setting.downlink,
-                "outer": self.parameters.outer,
-            }
-        )
-
-    def _note_traffic(self) -> None:
-        seen = self.seen
-        self._trace.note(
-            self._driver.now,
-            "syncer",
-            "traffic",
-            round=self.core.round,
-            up=seen.traffic.up,
-            down=seen.traffic.down,
-            malformed=seen.malformed,
         )
 
 

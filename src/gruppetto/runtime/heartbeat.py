@@ -12,7 +12,8 @@ from gruppetto.protocol.messages import Heartbeat
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.dialling import Segments, connected_within
-from gruppetto.runtime.wire import WALL_HEADER, encode_frame
+from gruppetto.runtime.headers import WALL_HEADER
+from gruppetto.runtime.wire import encode_frame
 
 __all__ = ["Heartbeats"]
 

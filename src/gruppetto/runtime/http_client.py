@@ -8,64 +8,58 @@ moved for ``stall_s``, however long it takes.
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import aiohttp
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from yarl import URL
 
-from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
-from gruppetto.numerics.codec import CASTS, CODECS
+from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.body_client import Differs, Road, RoadReply
-from gruppetto.runtime.body_stream import Sink
 from gruppetto.runtime.body_wire import Request
-from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.coming import what_comes
+from gruppetto.runtime.control_socket import ControlSocket
 from gruppetto.runtime.dialling import HEAD_START_S, Segments
-from gruppetto.runtime.landing import Landing
-from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.pacing import Bucket, in_turn, set_up
-from gruppetto.runtime.patience import patience
-from gruppetto.runtime.security.fresh import FreshContext, refusal_in
-from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
-from gruppetto.runtime.steps import Held
-from gruppetto.runtime.wire import (
+from gruppetto.runtime.headers import (
     ANSWER_HEADER,
     BASE_HEADER,
     CHECKSUM_HEADER,
     CODEC_HEADER,
     INCARNATION_HEADER,
-    LAYOUT_HEADER,
     LEARNER_HEADER,
-    MAX_FRAME_BYTES,
     NOT_YOUR_TURN,
-    OFFSET_HEADER,
     RANK_HEADER,
     RESULT_HEADER,
     RUNS_HEADER,
-    VERSION_HEADER,
-    CloseCode,
-    Frame,
+    TOO_OFTEN,
+)
+from gruppetto.runtime.http_trouble import dial_trouble, why_not
+from gruppetto.runtime.landing import Landing
+from gruppetto.runtime.leases import Lease
+from gruppetto.runtime.pacing import Bucket, in_turn, set_up
+from gruppetto.runtime.patience import patience
+from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, ShardMap, decode_map
+from gruppetto.runtime.sinks import Sink
+from gruppetto.runtime.steps import Held
+from gruppetto.runtime.verdict import verdict_of
+from gruppetto.runtime.wire import (
+    MAX_FRAME_BYTES,
     checksum,
-    decode_frame,
     encode_answer,
-    encode_frame,
 )
 
-__all__ = ["ControlSocket", "HttpSyncer", "NotAccepted", "verdict_of"]
+__all__ = ["HttpSyncer"]
 
 CHUNK_BYTES = 1 << 19
 """Bodies leave in chunks of this size: big enough to be cheap, small enough to notice a stall."""
@@ -76,84 +70,6 @@ DIAL_S = 10.0
 """For making a connection. What was sent into a cut is sent again later and later: a new one is there sooner."""
 MAX_TEXT_BYTES = 4096
 """Read of an error's text."""
-
-TOO_OFTEN = 429
-
-TAKEN = frozenset({"taken", "held"})
-"""What the syncer says of a contribution that it has; of a piece of one, "held" until the last is in."""
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The syncer's reply to a contribution."""
-
-    status: str = ""
-    tokens: int = 0
-
-
-def verdict_of(said: bytes) -> tuple[bool, int]:
-    """Whether the syncer has taken a contribution, and of how many tokens the one is made that this learner has in that
-    round; 0: none is, or nothing that can be read was said.
-
-    >>> verdict_of(msgspec.msgpack.encode({"status": "held", "tokens": 7})), verdict_of(b"what?")
-    ((True, 7), (False, 0))
-    """
-    with suppress(msgspec.MsgspecError):
-        verdict = msgspec.msgpack.decode(said, type=Verdict)
-        return verdict.status in TAKEN, verdict.tokens
-    return False, 0
-
-
-class NotAccepted(ProtocolError):
-    """The syncer closed the control connection because of what this learner said on it: to say it again is useless."""
-
-    exit_code = 2
-
-
-class ControlSocket:
-    """An open control connection."""
-
-    def __init__(
-        self,
-        socket: aiohttp.ClientWebSocketResponse,
-        address: SyncerAddress,
-        stall_s: float,
-        stalled: Callable[[], None],
-    ) -> None:
-        """``stalled``: see the method."""
-        self._socket, self._address, self._stall_s, self.stalled = socket, address, stall_s, stalled
-
-    async def send(self, frame: Frame) -> None:
-        """Hand one frame to the network. Raises :class:`ConnectionLost`."""
-        try:
-            async with asyncio.timeout(self._stall_s):
-                await self._socket.send_bytes(encode_frame(frame))
-        except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
-            raise ConnectionLost(f"{self._address}: the control connection broke ({_why(wrong)})") from wrong
-
-    async def receive(self, allowed: frozenset[str]) -> Frame:
-        """The next frame. Raises :class:`ConnectionLost` when none will come, :class:`ProtocolError` for nonsense."""
-        try:
-            message = await self._socket.receive()
-        except (
-            aiohttp.ClientError,
-            OSError,
-        ) as wrong:  # it answers pings by itself, also when nobody is there any more
-            raise ConnectionLost(f"{self._address}: the control connection broke ({_why(wrong)})") from wrong
-        match message.type:
-            case aiohttp.WSMsgType.BINARY:
-                return decode_frame(message.data, allowed)
-            case aiohttp.WSMsgType.TEXT:
-                raise ProtocolError(f"{self._address} sent text on the control connection, where only frames may come")
-            case _:
-                code = self._socket.close_code
-                said = message.extra if isinstance(message.extra, str) and message.extra else f"code {code}"
-                if code == CloseCode.PROTOCOL and message.type is not aiohttp.WSMsgType.ERROR:
-                    raise NotAccepted(f"{self._address} does not accept what this learner says: {said}")
-                raise ConnectionLost(f"{self._address}: the control connection was closed ({said})")
-
-    async def close(self) -> None:
-        """Say that nothing more will come."""
-        await self._socket.close()
 
 
 class HttpSyncer:
@@ -217,7 +133,7 @@ class HttpSyncer:
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
             if isinstance(wrong, TimeoutError):
                 self.segments.stalled(small=small)
-            raise self._dial_trouble(wrong) from wrong
+            raise dial_trouble(self.address, self._tls, wrong) from wrong
         try:
             yield ControlSocket(socket, self.address, self.stall_s, partial(self.segments.stalled, small=small))
         finally:
@@ -238,7 +154,7 @@ class HttpSyncer:
                     return None
                 return decode_map(await reply.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
-            raise self._dial_trouble(wrong) from wrong
+            raise dial_trouble(self.address, self._tls, wrong) from wrong
 
     async def counts(self, serial: str) -> bool:
         """Whether the certificate of that serial number is not revoked. Raises :class:`ConnectionLost` or
@@ -252,7 +168,7 @@ class HttpSyncer:
                     raise ConnectionLost(f"{self.address} does not say who counts (HTTP {reply.status})")
                 return reply.status == 204
         except (aiohttp.ClientError, OSError, TimeoutError) as wrong:
-            raise self._dial_trouble(wrong) from wrong
+            raise dial_trouble(self.address, self._tls, wrong) from wrong
 
     async def fetch(
         self,
@@ -281,8 +197,7 @@ class HttpSyncer:
         landing: Landing | None = None,
     ) -> tuple[Version, str]:
         """The same, where a step may lead there from ``held``; and the name of what is in ``into``, as in
-        :data:`~gruppetto.runtime.wire.BASE_HEADER`."""
-        numel = into.values.size
+        :data:`~gruppetto.runtime.headers.BASE_HEADER`."""
         if runs is not None and not runs.bounds:
             return version, ""  # this rank has no part of it
         landing = Landing(into) if landing is None else landing
@@ -290,16 +205,8 @@ class HttpSyncer:
         if held is not None:
             headers[BASE_HEADER] = held.name
         async with self._request("GET", path, headers=headers) as (reply, moved):
-            is_step = held is not None and reply.headers.get(BASE_HEADER) == held.name
-            codec = (CODECS if is_step else CASTS).get(reply.headers.get(CODEC_HEADER, ""))
-            came, offset = Version(_number(reply.headers, VERSION_HEADER)), 0
-            if reply.headers.get(OFFSET_HEADER):
-                offset = _number(reply.headers, OFFSET_HEADER)
-            if codec is None or reply.length is None or offset + reply.length != codec.payload_bytes(numel):
-                raise ProtocolError(f"fragment {fragment} came as {reply.length} bytes in no known encoding")
-            if reply.headers.get(LAYOUT_HEADER) != layout_hash:
-                raise ProtocolError(f"fragment {fragment} came from a model of another layout")
-            landing.begin(came, codec, offset, is_step=is_step)
+            coming = what_comes(reply.headers, reply.length, fragment, into.values.size, layout_hash, held)
+            landing.begin(coming.version, coming.codec, coming.offset, is_step=coming.is_step)
             before = landing.at
             try:
                 await reply.pour(landing, moved)
@@ -308,15 +215,15 @@ class HttpSyncer:
         if reply.headers.get(CHECKSUM_HEADER) != f"{landing.crc:08x}":
             landing.forget()
             raise ConnectionLost(f"fragment {fragment} was damaged on its way (checksum)")
-        if held is not None and is_step:
+        if held is not None and coming.is_step:
             try:
                 await held.follow(landing.body, reply.headers, into.values)
             finally:
                 landing.forget()
-            return came, reply.headers[RESULT_HEADER]
+            return coming.version, reply.headers[RESULT_HEADER]
         name = f"{landing.crc:08x}"
         landing.finish()
-        return came, name
+        return coming.version, name
 
     async def contribute(
         self, answer: Answer, codec: str, body: memoryview, *, runs: Runs | None = None, again: bool = False
@@ -417,7 +324,7 @@ class HttpSyncer:
             if isinstance(wrong, TimeoutError):
                 self.segments.stalled(small=small)
                 self._road.close()  # what is idle was made no later
-            raise ConnectionLost(f"{method} {address.url(path)}: {_why(wrong)}") from wrong
+            raise ConnectionLost(f"{method} {address.url(path)}: {why_not(wrong)}") from wrong
 
     @asynccontextmanager
     async def _by_http(
@@ -430,37 +337,6 @@ class HttpSyncer:
             data = _chunks(body, sent, self.pace)
         async with self._http.request(method, URL(url, encoded=True), headers=headers, data=data) as reply:
             yield _HttpReply(reply)
-
-    def _dial_trouble(self, wrong: Exception) -> AddressError | ConnectionLost:
-        """Is it for a person to mend, or does it pass by itself?"""
-        where = str(self.address)
-        match wrong:
-            case aiohttp.WSServerHandshakeError(status=401 | 403):
-                return AddressError(
-                    "the syncer refuses the token, or the certificate, or has revoked it",
-                    where=where,
-                    fix="pass this learner's own, or the token the syncer was started with",
-                )
-            case aiohttp.WSServerHandshakeError(status=status) if status < 500 and status not in (408, 429):
-                return AddressError(f"no syncer answers there (HTTP {status})", where=where, fix="check the address")
-            case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
-                why = getattr(wrong, "certificate_error", wrong)
-                return AddressError(
-                    f"its certificate cannot be trusted ({why})", where=where, fix="pass the authority's ca_file"
-                )
-            case aiohttp.ServerDisconnectedError() if isinstance(self._tls, FreshContext) and self._tls.shows:
-                if why := self._tls.expired(wall_time_s()):
-                    return AddressError(why, where=where, fix="renew it: gruppetto certs renew")
-                return ConnectionLost(f"{where} ends the connection; does it take {self._tls.shows}? Its log says")
-            case _ if refusal_in(wrong):
-                fix = "renew it, or use one of the syncer's own authority"
-                return AddressError(
-                    f"it does not take this learner's certificate ({refusal_in(wrong)})", where=where, fix=fix
-                )
-            case aiohttp.InvalidURL():
-                return AddressError("not an address", where=where, fix="use http://HOST:PORT or https://HOST:PORT")
-            case _:
-                return ConnectionLost(f"{where} cannot be reached ({_why(wrong)})")
 
 
 async def _chunks(
@@ -495,25 +371,6 @@ def _of_runs(runs: Runs | None) -> dict[str, str]:
     return {} if runs is None else {RUNS_HEADER: runs.encode()}
 
 
-def _why(wrong: BaseException) -> str:
-    """A few words on why; an exception without a text is known by its name."""
-    if isinstance(wrong, TimeoutError):
-        return "nothing moved for too long"
-    if isinstance(wrong, aiohttp.ClientConnectorError):
-        number = wrong.os_error.errno
-        if number is not None and number in errno.errorcode:
-            return os.strerror(number)  # its own text repeats the address
-        return wrong.os_error.strerror or str(wrong.os_error) or type(wrong.os_error).__name__
-    return str(wrong) or type(wrong).__name__
-
-
 async def _said(reply: RoadReply | _HttpReply) -> str:
     lines = (await reply.read(MAX_TEXT_BYTES)).decode("utf-8", "replace").strip().splitlines()
     return lines[0] if lines else "no reason given"
-
-
-def _number(headers: Mapping[str, str], header: str) -> int:
-    text = headers.get(header, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise ProtocolError(f"header {header} is {text[:40]!r}, not a number")
-    return int(text)

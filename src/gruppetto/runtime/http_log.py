@@ -1,14 +1,21 @@
-"""What the HTTP library has to say about requests, in a form that a stranger cannot fill the disk with."""
+"""What is wrong with requests, in a form that a stranger cannot fill the disk with."""
 
 from __future__ import annotations
 
 import logging
 
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gruppetto.runtime.complaints import Complaints
 
-__all__ = ["request_log"]
+__all__ = ["complain", "request_log"]
+
+
+def complain(complaints: Complaints, request: web.Request, kind: str, text: str) -> None:
+    """Write into the log what is wrong with a request; of each ``kind`` from one address not too often."""
+    peer = request.remote or "?"
+    complaints.note((peer, kind), f"{peer} {request.path[:100]}: {text[:500]}")
 
 
 def request_log(log: logging.Logger, complaints: Complaints) -> logging.Logger:

@@ -11,13 +11,11 @@ import asyncio
 import hmac
 import logging
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 import msgspec
-from aiohttp import ClientError, WSMsgType, web
+from aiohttp import ClientError, web
 
 from gruppetto.errors import ConnectionLost, ProtocolError, SettingError, StateError
 from gruppetto.protocol.units import Fragment, LearnerId
@@ -25,12 +23,12 @@ from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.body_server import BodyServer
 from gruppetto.runtime.body_wire import BODIES_PATH
 from gruppetto.runtime.complaints import Complaints
-from gruppetto.runtime.connection import Connection
+from gruppetto.runtime.control_server import ControlServer
 from gruppetto.runtime.desk import Desk, Inbound, NotHere
-from gruppetto.runtime.http_log import request_log
+from gruppetto.runtime.headers import NOT_YOUR_TURN, ROUND_HEADER, WALL_HEADER
+from gruppetto.runtime.http_log import complain, request_log
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.pacing import in_turn, set_up
-from gruppetto.runtime.security.allowance import FRAMES, Allowance
 from gruppetto.runtime.security.identity import Deed
 from gruppetto.runtime.security.porter import Porter, Shown
 from gruppetto.runtime.security.strangers import KNOWN, Strangers
@@ -38,13 +36,6 @@ from gruppetto.runtime.security.watch import Watch
 from gruppetto.runtime.service import NotAsked, NotYours, SyncerService
 from gruppetto.runtime.shard_map import DIRECTORY_PATH, MAX_MAP_BYTES, decode_place
 from gruppetto.runtime.shared_memory import SharedMemory
-from gruppetto.runtime.wire import (
-    MAX_HELLO_BYTES,
-    NOT_YOUR_TURN,
-    ROUND_HEADER,
-    WALL_HEADER,
-    CloseCode,
-)
 
 __all__ = ["HttpServer"]
 
@@ -53,17 +44,10 @@ _log = logging.getLogger("gruppetto.syncer")
 CHUNK_BYTES = 1 << 20
 """Bodies leave in chunks of this size: a stall is noticed between two of them."""
 MAX_HEARTBEAT_BYTES = 4096
-MAX_CONNECTIONS = 8192
-"""Control connections: every learner with an old process and a new one."""
-MAX_CONTROLS_AN_IDENTITY = 4
-"""Control connections of one learner: of its old process, its new one, and of one that has not been found out yet."""
 MAX_MODEL_STREAMS = 4
 """Each may hold on to one old value of the whole model."""
 CHECKPOINT_PATH = "/v1/checkpoint"
 MAX_NAME_BYTES = 128
-PINGS_A_LEASE = 2
-"""A control connection whose peer has vanished without a word is found out by these, within a liveness period. Until
-then its learner, whose heartbeats have a connection of their own, is live, and every round waits for its answer."""
 
 SHOWN: Any = getattr(web, "RequestKey", str)("shown")
 """Under this a request keeps who asks, where identities are asked for. Older versions of the library know no keys."""
@@ -89,17 +73,16 @@ class HttpServer:
         strangers: Strangers | None = None,
         memory: SharedMemory | None = None,
     ) -> None:
-        self._service, self._stall_s = service, stall_s
-        self.stall_s = stall_s
+        self._service, self.stall_s = service, stall_s
         self._porter, self._strangers = porter, strangers
         self.watch: Watch | None = None
         """Whose account belongs to the status."""
-        self._controls: Counter[LearnerId] = Counter()
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._control_expected = f"Bearer {control}".encode() if control else None
-        self._model_streams = self._connections = 0
+        self._model_streams = 0
         self._complaints = Complaints(_log)
         self.desk = Desk(service, stall_s)
+        self.controls = ControlServer(service, self._complaints, stall_s=stall_s)
         self.bodies = BodyServer(self.desk, service, self._complaints, stall_s=stall_s, porter=porter, memory=memory)
         self.request_log = request_log(_log, self._complaints)
         self.app = web.Application(middlewares=[self._guard])
@@ -179,8 +162,7 @@ class HttpServer:
             return web.Response(status=400, text=f"{wrong}\n")
 
     def _complain(self, request: web.Request, kind: str, text: str) -> None:
-        peer = request.remote or "?"
-        self._complaints.note((peer, kind), f"{peer} {request.path[:100]}: {text[:500]}")
+        complain(self._complaints, request, kind, text)
 
     def review(self) -> None:
         """Something has happened: give up the bodies that nobody wants any more."""
@@ -193,95 +175,14 @@ class HttpServer:
     # ── control ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
-        if self._connections >= MAX_CONNECTIONS:
-            return web.Response(status=503, text=f"{MAX_CONNECTIONS} learners are connected already\n")
-        speaker = _speaker(request)
-        if speaker is not None and self._controls[speaker] >= MAX_CONTROLS_AN_IDENTITY:
-            self._complain(request, f"controls {speaker}", f"{speaker} has {self._controls[speaker]} connections")
-            return web.Response(status=503, text=f"{speaker} has too many control connections\n")
-        socket = web.WebSocketResponse(
-            max_msg_size=MAX_HELLO_BYTES, compress=False, heartbeat=self._stall_s / PINGS_A_LEASE
-        )
-        self._connections += 1
-        if speaker is not None:
-            self._controls[speaker] += 1
-        try:
-            await socket.prepare(request)
-            await self._converse(request, socket)
-        except ConnectionError:
-            pass  # the peer has gone, perhaps while this process stood still: an answer to its ping reaches nobody
-        except ProtocolError as wrong:
-            self._service.seen.malformed += 1
-            self._complain(request, "control", str(wrong))
-            with suppress(OSError, TimeoutError, ClientError):
-                await self._close(socket, CloseCode.PROTOCOL, str(wrong))
-        finally:
-            self._connections -= 1
-            if speaker is not None:
-                self._controls[speaker] -= 1
-                self._controls = +self._controls
-        return socket
-
-    async def _converse(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        try:
-            async with asyncio.timeout(self._stall_s):
-                first = await socket.receive()
-        except TimeoutError:
-            raise ProtocolError("no HelloFrame came") from None
-        if first.type is not WSMsgType.BINARY:
-            if first.type is WSMsgType.TEXT:
-                raise ProtocolError("a control connection begins with a binary HelloFrame")
-            return
-        connection = self._service.greet(first.data, request.remote or "?", speaker=_speaker(request))
-        writer = asyncio.create_task(self._write(request, socket, connection))
-        pace, loop = Allowance(FRAMES), asyncio.get_running_loop()
-        try:
-            async for message in socket:
-                while (wait_s := pace.take(loop.time())) > 0:
-                    self._complain(request, "pace", f"{connection.learner} says more than can be heard")
-                    await asyncio.sleep(wait_s)
-                if message.type is WSMsgType.TEXT:
-                    raise ProtocolError("text came where only frames may come")
-                if message.type is WSMsgType.BINARY:
-                    self._service.receive(connection, message.data)
-        finally:
-            self._service.lost(connection)
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
-
-    async def _write(self, request: web.Request, socket: web.WebSocketResponse, connection: Connection) -> None:
-        """Send what waits, until the connection is closed from either side."""
-        changed = asyncio.Event()
-        changed.set()
-        connection.on_change = changed.set
-        try:
-            while True:
-                await changed.wait()
-                changed.clear()
-                for frame in connection.take():
-                    async with asyncio.timeout(self._stall_s):
-                        await socket.send_bytes(frame)
-                    self._service.seen.traffic.down += len(frame)
-                if connection.closing is not None:
-                    await self._close(socket, connection.closing.code, connection.closing.text)
-                    return
-        except (OSError, TimeoutError, ClientError):
-            # The reader sees the end of the connection and says so.
-            if request.transport is not None:
-                request.transport.abort()
-
-    async def _close(self, socket: web.WebSocketResponse, code: int, text: str) -> None:
-        # A close frame has room for 123 bytes of reason.
-        reason = text.encode()[:120].decode("utf-8", "ignore").encode()
-        async with asyncio.timeout(self._stall_s):
-            await socket.close(code=code, message=reason)
+        return await self.controls.serve(request, _speaker(request))
 
     async def _heartbeat(self, request: web.Request) -> web.StreamResponse:
         length = _content_length(request)
         if length > MAX_HEARTBEAT_BYTES:
             raise ProtocolError(f"a heartbeat of {length} bytes")
         try:
-            async with asyncio.timeout(self._stall_s):
+            async with asyncio.timeout(self.stall_s):
                 data = await request.content.readexactly(length)
         except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
             raise ProtocolError("the heartbeat was cut short") from None
@@ -332,7 +233,7 @@ class HttpServer:
             await response.prepare(request)
             for part in parts:
                 async for chunk in in_turn(part, self.bodies.pace, most_bytes=CHUNK_BYTES):
-                    async with asyncio.timeout(self._stall_s):
+                    async with asyncio.timeout(self.stall_s):
                         # A copy: what the socket still holds when the reader has gone must not change under it.
                         await response.write(bytes(chunk))
                     self._service.seen.traffic.down += chunk.nbytes
@@ -352,7 +253,7 @@ class HttpServer:
 
     async def _announcement(self, request: web.Request) -> web.StreamResponse:
         try:
-            async with asyncio.timeout(self._stall_s):
+            async with asyncio.timeout(self.stall_s):
                 data = await request.content.readexactly(min(_content_length(request), MAX_MAP_BYTES))
         except (asyncio.IncompleteReadError, OSError, TimeoutError, ClientError):
             raise ProtocolError("the announcement was cut short") from None

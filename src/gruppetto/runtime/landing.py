@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from gruppetto.errors import ProtocolError
 from gruppetto.numerics.codec import Codec
 from gruppetto.protocol.units import Version
+from gruppetto.runtime.headers import HAVE_HEADER
 from gruppetto.runtime.leases import Lease
-from gruppetto.runtime.wire import HAVE_HEADER, checksum
+from gruppetto.runtime.wire import checksum
 
 __all__ = ["Landing"]
 

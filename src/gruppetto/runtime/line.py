@@ -29,7 +29,7 @@ __all__ = ["Control", "Heart", "Line", "heart_of", "line_to"]
 
 
 class Control(Protocol):
-    """An open control connection, as :class:`~gruppetto.runtime.http_client.ControlSocket`."""
+    """An open control connection, as :class:`~gruppetto.runtime.control_socket.ControlSocket`."""
 
     async def send(self, frame: Frame) -> None: ...
 

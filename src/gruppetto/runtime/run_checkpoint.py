@@ -39,8 +39,8 @@ from gruppetto.runtime.manifest import (
     read_manifest,
     write_manifest,
 )
+from gruppetto.runtime.plausible import is_name
 from gruppetto.runtime.store import LAYOUTS, Store, holds_commits
-from gruppetto.runtime.wire import is_name
 from gruppetto.runtime.worker import Worker
 
 __all__ = ["EPOCHS_APART", "RunCheckpoints", "goes_on_from", "install"]

@@ -1,4 +1,4 @@
-"""The model in a state directory that no syncer is using: for export after a run."""
+"""The model in a state directory that no syncer is using: for who wants the weights of a run that is over, or dead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gruppetto.errors import StateError
+from gruppetto.numerics.deal import WHOLE
 from gruppetto.numerics.kernels import Float32
 from gruppetto.protocol.units import Round
 from gruppetto.runtime.cut import cut
@@ -21,7 +22,8 @@ _log = logging.getLogger("gruppetto.syncer")
 def load_model(state: Path) -> tuple[Round, dict[str, Float32]]:
     """The newest closed round and all tensors of Θ by name, float32, in the order of the layout.
 
-    Raises :class:`StateError` if there is no model, nothing of a fragment is good, or a syncer is using the files.
+    Raises :class:`StateError` if there is no model, only a part of one, nothing of a fragment is good, or a syncer is
+    using the files.
     """
     if not holds_commits(state):
         raise StateError("holds no run", where=str(state), fix="name the state directory of one")
@@ -29,6 +31,12 @@ def load_model(state: Path) -> tuple[Round, dict[str, Float32]]:
         if store.state is None or not store.state.versions:
             raise StateError("holds no weights yet", where=str(state), fix="let the run close a round first")
         layout, identity = store.layout(), store.identity
+        if identity.shard != WHOLE:
+            raise StateError(
+                f"holds shard {identity.shard} of a model",
+                where=str(state),
+                fix="start the syncers of all shards again and read the model from them",
+            )
         parts = cut(layout, identity.fragments_asked, identity.fragmenter, identity.merge)
         model = {tensor.name: np.empty(tensor.numel, np.float32) for tensor in layout.tensors}
         for p, _, theta, _ in store.load():

@@ -1,7 +1,7 @@
 """The syncer without a network: what a transport calls.
 
 Everything here happens in one thread and at once; what takes long is given to a worker and comes back as an event. A
-transport (:mod:`~gruppetto.runtime.http_server`, :mod:`~gruppetto.runtime.memory`) calls in with encoded frames and
+transport (:mod:`~gruppetto.runtime.http_server`, :mod:`~gruppetto.runtime.mailbox`) calls in with encoded frames and
 bodies, empties the connections, and calls :meth:`SyncerService.tick` no later than :attr:`SyncerService.wake_at`.
 
 One class in four files: :mod:`~gruppetto.runtime.service_standing` (what it has in hand, how it begins and ends),

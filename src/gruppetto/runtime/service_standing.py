@@ -162,7 +162,7 @@ class ServiceStanding:
         self._merger.close()
         self._disk.close()
         if self.engine is not None and not isinstance(self.failure, SteppedDown):
-            self.engine.note_ledger()
+            self.engine.notes.ledger()
         self._store.close()
 
     # ── beginning ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -92,131 +92,174 @@ async def serve(
     annex: Annex | None = None,
 ) -> signal.Signals | None:
     """The same inside a running event loop; ``stop`` ends it. Whatever was published is durable when it returns."""
-    setting.check_exposure()
-    porter = None if setting.identities is None else Porter(setting.identities)
-    tls = _tls_context(setting)
-    loop = asyncio.get_running_loop()
-    time = clock if clock is not None else MonotonicClock()
-    stopping = stop if stop is not None else asyncio.Event()
-    memory = SharedMemory() if setting.shares_memory else None
-    heard: list[signal.Signals] = []
-
-    def hear(number: signal.Signals) -> None:
-        heard.append(number)
-        stopping.set()
-
+    process = _Process(
+        protocol,
+        setting,
+        clock=clock if clock is not None else MonotonicClock(),
+        stopping=stop if stop is not None else asyncio.Event(),
+    )
     if handle_signals:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, hear, number)
+        process.heed_signals()
+    diary = trace if trace is not None else TraceWriter(None, {})
+    if await process.finds_its_run():
+        service = await process.begin(diary) if standby is None else await process.stand_by(standby)
+        if service is not None:
+            try:
+                await process.run(service, on_ready, annex)
+            finally:
+                diary.flush()
+    return process.heard
 
-    def make(diary: TraceWriter, takeover: Takeover | None) -> SyncerService:
+
+class _Process:
+    """What the stages of a syncer's process share. ``setting`` is filled in as it is found out."""
+
+    def __init__(
+        self, protocol: ProtocolSetting, setting: SyncerSetting, *, clock: Clock, stopping: asyncio.Event
+    ) -> None:
+        setting.check_exposure()
+        self.protocol, self.setting = protocol, setting
+        self.clock, self.stopping = clock, stopping
+        self.porter = None if setting.identities is None else Porter(setting.identities)
+        self.tls = _tls_context(setting)
+        self.memory = SharedMemory() if setting.shares_memory else None
+        self.heard: signal.Signals | None = None
+        """The first signal that said to stop."""
+        self._loop = asyncio.get_running_loop()
+
+    def heed_signals(self) -> None:
+        def hear(number: signal.Signals) -> None:
+            self.heard = self.heard or number
+            self.stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, hear, number)
+
+    async def finds_its_run(self) -> bool:
+        """A shard that is new asks the first one which run it belongs to. False if we are to stop before it says."""
+        setting = self.setting
+        if not setting.directory or setting.run_id or holds_commits(setting.state):
+            return True
+        async with Announcer(setting) as announcer:
+            asks = Place(shard=str(setting.shard), plan=plan_of(self.protocol, setting))
+            told = await announcer.belongs(asks, self.stopping)
+        if told is not None:
+            self.setting = replace(setting, run_id=told.run_id)
+        return told is not None
+
+    async def begin(self, diary: TraceWriter) -> SyncerService:
+        """Claim the state at once."""
+        await check_address(self.setting)
+        return self._make_service(diary, None)
+
+    async def stand_by(self, opens: Callable[[Takeover], TraceWriter]) -> SyncerService | None:
+        """Wait until nobody else serves the state, and be the next; None if we are to stop first."""
+        await self._warm()
+        setting = self.setting
+        host, port = host_and_port(setting.listen)
+        async with Antechamber(host, port, self.tls, serving=partial(who_serves, setting.state)) as chosen:
+            self.setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
+            waiting = Standby(setting.state, clock=self.clock, lease_s=setting.lease_s)
+            while (takeover := await waiting.wait(self.stopping)) is not None:
+                try:
+                    service = self._make_service(opens(takeover), takeover)
+                except StoreInUse:
+                    waiting.begin_again()
+                    continue
+                _log.warning("%s; this one takes over, in epoch %d", takeover.why, service.epoch)
+                return service
+        return None
+
+    async def run(
+        self, service: SyncerService, on_ready: Callable[[Endpoint], None] | None, annex: Annex | None
+    ) -> None:
+        """Serve until the end. Raises what the service has failed of."""
+        upkeep = [
+            asyncio.create_task(renew_lease(service, self.setting.lease_s / BEATS_A_LEASE)),
+            asyncio.create_task(look_around(service)),
+        ]
+        try:
+            # Compiled before anybody can be kept waiting by it.
+            said = self._loop.call_later(
+                LONG_S, _log.info, "making ready to merge: the first time on a machine takes a while"
+            )
+            await self._warm()
+            said.cancel()
+            timer = Timer(service, self.clock, self._loop)
+            control = secrets.token_hex(16)
+            patience_s = min(PATIENCE_S, max(1.0, self.protocol.liveness_s))
+            strangers = Strangers(now=self._loop.time, patience_s=patience_s)
+            server = self._make_server(service, strangers, control)
+            if annex is not None:
+                annex(server.app, service, self.porter)
+            server.watch = self._watch(service, strangers)
+            upkeep.append(asyncio.create_task(server.watch.run()))
+            stopped = asyncio.Event()
+
+            def look() -> None:
+                timer.set()
+                if service.stopped:
+                    stopped.set()
+                server.review()
+                if service.failure is not None or (service.over and self.setting.exit_when_finished):
+                    self.stopping.set()
+
+            service.on_change = look
+            look()
+            async with through_the_mailbox(service, server, self.setting, self.clock, self.stopping) as serves:
+                if serves:
+                    await at_its_address(
+                        service, server, strangers, self.setting, self.tls, on_ready, self.stopping, control, stopped
+                    )
+            timer.stop()
+        finally:
+            for task in upkeep:
+                task.cancel()
+            await asyncio.gather(*upkeep, return_exceptions=True)
+            service.close()
+        if service.failure is not None:
+            raise service.failure
+
+    def _make_service(self, diary: TraceWriter, takeover: Takeover | None) -> SyncerService:
         return SyncerService(
-            protocol,
-            setting,
-            clock=time,
+            self.protocol,
+            self.setting,
+            clock=self.clock,
             trace=diary,
-            merger=ThreadWorker("gruppetto-merge", loop),
-            disk=ThreadWorker("gruppetto-disk", loop),
+            merger=ThreadWorker("gruppetto-merge", self._loop),
+            disk=ThreadWorker("gruppetto-disk", self._loop),
             over=takeover is not None and takeover.over,
             known=None if takeover is None else takeover.known,
-            memory=memory,
+            memory=self.memory,
         )
 
-    if setting.directory and not (setting.run_id or holds_commits(setting.state)):
-        async with Announcer(setting) as announcer:
-            asks = Place(shard=str(setting.shard), plan=plan_of(protocol, setting))
-            told = await announcer.belongs(asks, stopping)
-        if told is None:
-            return heard[0] if heard else None
-        setting = replace(setting, run_id=told.run_id)
-    diary = trace if trace is not None else TraceWriter(None, {})
-    if standby is None:
-        await check_address(setting)
-        service = make(diary, None)
-    else:
-        await loop.run_in_executor(None, warm, _codecs(setting))
-        host, port = host_and_port(setting.listen)
-        async with Antechamber(host, port, tls, serving=partial(who_serves, setting.state)) as chosen:
-            setting = replace(setting, listen=f"[{host}]:{chosen}" if ":" in host else f"{host}:{chosen}")
-            waiting = Standby(setting.state, clock=time, lease_s=setting.lease_s)
-            taken = await _take_over(waiting, lambda takeover: make(standby(takeover), takeover), stopping)
-        if taken is None:
-            return heard[0] if heard else None
-        service = taken
-    watching: asyncio.Task[None] | None = None
-    renewal = asyncio.create_task(renew_lease(service, setting.lease_s / BEATS_A_LEASE))
-    lookout = asyncio.create_task(look_around(service))
-    try:
-        # Compiled before anybody can be kept waiting by it.
-        said = loop.call_later(LONG_S, _log.info, "making ready to merge: the first time on a machine takes a while")
-        await loop.run_in_executor(None, warm, _codecs(setting))
-        said.cancel()
-        timer = Timer(service, time, loop)
-        control = secrets.token_hex(16)
-        strangers = Strangers(now=loop.time, patience_s=min(PATIENCE_S, max(1.0, protocol.liveness_s)))
+    def _make_server(self, service: SyncerService, strangers: Strangers, control: str) -> HttpServer:
+        setting = self.setting
         server = HttpServer(
             service,
             token=setting.token,
             control=control,
-            stall_s=protocol.liveness_s,
-            porter=porter,
+            stall_s=self.protocol.liveness_s,
+            porter=self.porter,
             strangers=strangers,
-            memory=memory,
+            memory=self.memory,
         )
         if setting.max_bytes_per_s is not None:
             server.bodies.pace = Bucket(setting.max_bytes_per_s)
-        if annex is not None:
-            annex(server.app, service, porter)
-        server.watch = Watch(
-            porter=porter,
+        return server
+
+    def _watch(self, service: SyncerService, strangers: Strangers) -> Watch:
+        return Watch(
+            porter=self.porter,
             strangers=strangers,
-            files=_certificates(setting),
+            files=_certificates(self.setting),
             warn=lambda text: service.warn(AlarmKind.EXPIRY, text),
         )
-        watching = asyncio.create_task(server.watch.run())
 
-        stopped = asyncio.Event()
-
-        def look() -> None:
-            timer.set()
-            if service.stopped:
-                stopped.set()
-            server.review()
-            if service.failure is not None or (service.over and setting.exit_when_finished):
-                stopping.set()
-
-        service.on_change = look
-        look()
-        async with through_the_mailbox(service, server, setting, time, stopping) as serves:
-            if serves:
-                await at_its_address(service, server, strangers, setting, tls, on_ready, stopping, control, stopped)
-        timer.stop()
-    finally:
-        renewal.cancel()
-        lookout.cancel()
-        if watching is not None:
-            watching.cancel()
-        await asyncio.gather(*filter(None, (renewal, lookout, watching)), return_exceptions=True)
-        service.close()
-        diary.flush()
-    if service.failure is not None:
-        raise service.failure
-    return heard[0] if heard else None
-
-
-async def _take_over(
-    standby: Standby, make: Callable[[Takeover], SyncerService], stopping: asyncio.Event
-) -> SyncerService | None:
-    """Wait, and be the next; None if we are to stop first."""
-    while (takeover := await standby.wait(stopping)) is not None:
-        try:
-            service = make(takeover)
-        except StoreInUse:
-            standby.begin_again()
-            continue
-        _log.warning("%s; this one takes over, in epoch %d", takeover.why, service.epoch)
-        return service
-    return None
+    async def _warm(self) -> None:
+        """Compile the kernels for all encodings that may be met."""
+        codecs = {*CASTS, self.setting.uplink, *DOWNLINKS[self.setting.downlink].codecs}
+        await self._loop.run_in_executor(None, warm, codecs)
 
 
 def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:
@@ -231,11 +274,6 @@ def _tls_context(setting: SyncerSetting) -> ssl.SSLContext | None:
             where=wrong.where,
             fix="give a PEM certificate and its unencrypted key, or say gruppetto certs make",
         ) from wrong
-
-
-def _codecs(setting: SyncerSetting) -> set[str]:
-    """All that may be met."""
-    return {*CASTS, setting.uplink, *DOWNLINKS[setting.downlink].codecs}
 
 
 def _certificates(setting: SyncerSetting) -> dict[str, Path]:

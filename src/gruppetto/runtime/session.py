@@ -22,7 +22,7 @@ from gruppetto.protocol.messages import (
     Welcome,
 )
 from gruppetto.runtime.client_standing import ClientStanding
-from gruppetto.runtime.http_client import NotAccepted
+from gruppetto.runtime.control_socket import NotAccepted
 from gruppetto.runtime.line import Control
 from gruppetto.runtime.orders import Welcomed
 from gruppetto.runtime.transfers import next_stir

@@ -19,7 +19,7 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.checkpoint_timer import check_checkpoints
 from gruppetto.runtime.mailbox.address import MailboxAddress
 from gruppetto.runtime.pacing import LEAST_BYTES_PER_S
-from gruppetto.runtime.wire import is_name
+from gruppetto.runtime.plausible import is_name
 
 __all__ = ["DEFAULT_LISTEN", "SyncerSetting", "host_and_port", "is_loopback"]
 

@@ -16,8 +16,8 @@ from gruppetto.errors import AddressError, ProtocolError, SettingError
 from gruppetto.numerics.deal import MAX_SHARDS, Shard
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.address import SyncerAddress
+from gruppetto.runtime.plausible import is_name
 from gruppetto.runtime.setting import SyncerSetting
-from gruppetto.runtime.wire import is_name
 
 __all__ = [
     "ANNOUNCE_S",

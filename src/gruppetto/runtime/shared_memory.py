@@ -51,7 +51,7 @@ class NotSeen(Exception):
 
 
 class Sink(Protocol):
-    """Where bytes go: a :class:`~gruppetto.runtime.body_stream.Sink`."""
+    """Where bytes go: a :class:`~gruppetto.runtime.sinks.Sink`."""
 
     @property
     def missing_bytes(self) -> int: ...

@@ -20,9 +20,10 @@ from gruppetto.errors import ConnectionLost
 from gruppetto.numerics.codec import CODECS
 from gruppetto.numerics.downlink import Downlink, follow
 from gruppetto.numerics.kernels import Float32
+from gruppetto.runtime.headers import BASE_HEADER, CHECKSUM_HEADER, CODEC_HEADER, RESULT_HEADER
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.parameters import Value
-from gruppetto.runtime.wire import BASE_HEADER, CHECKSUM_HEADER, CODEC_HEADER, RESULT_HEADER, checksum
+from gruppetto.runtime.wire import checksum
 
 __all__ = ["Held", "Outgoing", "outgoing"]
 

@@ -1,4 +1,4 @@
-"""What travels between a learner and the syncer: frames, headers and their limits.
+"""What travels between a learner and the syncer: the endpoints, and the frames with their limits.
 
 A control frame is msgpack ``[name, payload]``, where the payload is one of the protocol's messages or one of the
 envelopes below. Decoding goes in two phases: the name is looked at first, and only a name that is allowed here and now
@@ -7,10 +7,10 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ============================================  ====================================================================
 ``GET  /v1/control``                          WebSocket. First a :class:`HelloFrame`, then frames both ways
 ``POST /v1/heartbeat``                        a Heartbeat frame, on a connection of its own; 204
-``PUT  /v1/contribution/{round}/{fragment}``  a tensor body; the Answer in :data:`ANSWER_HEADER`; 200 or 4xx
+``PUT  /v1/contribution/{round}/{fragment}``  a tensor body; the Answer in ``ANSWER_HEADER``; 200 or 4xx
 ``PUT  /v1/seed/{fragment}``                  initial weights, fp32; 409 from who is not asked for them any more
 ``GET  /v1/fragment/{fragment}?version=v``    a tensor body of version v or newer, or the step to it from
-                                              :data:`BASE_HEADER`
+                                              ``BASE_HEADER``
 ``GET  /v1/bodies``                           an upgrade: see :mod:`gruppetto.runtime.body_wire`
 ``GET  /v1/status``                           JSON for people and tools
 ``GET  /v1/model``                            all tensors as one safetensors stream, consistent to one round
@@ -22,8 +22,9 @@ is decoded further, into its own type. Whatever does not fit raises :class:`Prot
 ``GET  /healthz``                             "ok"
 ============================================  ====================================================================
 
-A rank of a learner puts and gets its part of a fragment alone: :data:`RUNS_HEADER` says which, and length and checksum
-are those of the part. The answer to a piece of a contribution is "held" until the last one is in.
+A rank of a learner puts and gets its part of a fragment alone: ``RUNS_HEADER`` says which, and length and checksum are
+those of the part. The answer to a piece of a contribution is "held" until the last one is in. All headers are in
+:mod:`~gruppetto.runtime.headers`.
 
 >>> frame = ProgressFrame(
 ...     progress=Progress(learner="a", incarnation=1, epoch=1, clock=7, step_s=0.5, steps=7, tokens=70, cursor=7),
@@ -41,10 +42,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
-import re
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -74,30 +73,16 @@ from gruppetto.protocol.messages import (
     Welcome,
 )
 from gruppetto.runtime.cut import cut
+from gruppetto.runtime.headers import ANSWER_HEADER
+from gruppetto.runtime.plausible import check_value, is_name
 
 __all__ = [
-    "ANSWER_HEADER",
-    "BASE_HEADER",
-    "CHECKSUM_HEADER",
-    "CODEC_HEADER",
     "FROM_LEARNER",
     "FROM_SYNCER",
-    "HAVE_HEADER",
-    "INCARNATION_HEADER",
-    "LAYOUT_HEADER",
-    "LEARNER_HEADER",
     "MAX_FRAME_BYTES",
     "MAX_HELLO_BYTES",
     "MAX_METRICS",
     "MAX_TENSORS",
-    "NOT_YOUR_TURN",
-    "OFFSET_HEADER",
-    "RANK_HEADER",
-    "RESULT_HEADER",
-    "ROUND_HEADER",
-    "RUNS_HEADER",
-    "VERSION_HEADER",
-    "WALL_HEADER",
     "WIRE_VERSION",
     "CloseCode",
     "Frame",
@@ -111,7 +96,6 @@ __all__ = [
     "decode_frame",
     "encode_answer",
     "encode_frame",
-    "is_name",
     "octets",
 ]
 
@@ -126,47 +110,9 @@ MAX_HELLO_BYTES = 16 << 20
 MAX_TENSORS = 65_536
 """The largest models have some ten thousand; looking at more would keep the other learners waiting."""
 MAX_METRICS = 32
-NOT_YOUR_TURN = 409
-"""To a seed from who is not asked for it any more: what the learner knows of the run is old."""
-MAX_TEXT = 4096
-MAX_ITEMS = 4096
-"""Of any list in a message: there are at most so many fragments."""
-MAX_COUNT = 2**53
-"""Integers beyond this are not exact in every language that reads a trace, and no run gets there."""
-MAX_LIVES = 2**31
-"""Incarnations of one learner."""
-MAX_SECONDS = 1e9
 MIN_BYTES_PER_S = 4096
 """Whoever sends a body more slowly for the stall time stands still, whatever drips."""
 MAX_ANSWER_CHARS = 4096
-
-ANSWER_HEADER = "Gruppetto-Answer"
-WALL_HEADER = "Gruppetto-Wall"
-"""What the wall clock of a learner says, in seconds, with a heartbeat. For people: nothing is decided by it."""
-"""The Answer of a contribution: base64url of its frame."""
-CODEC_HEADER = "Gruppetto-Codec"
-CHECKSUM_HEADER = "Gruppetto-Checksum"
-"""CRC-32 of the body, eight hexadecimal digits."""
-VERSION_HEADER = "Gruppetto-Version"
-LAYOUT_HEADER = "Gruppetto-Layout"
-ROUND_HEADER = "Gruppetto-Round"
-LEARNER_HEADER = "Gruppetto-Learner"
-INCARNATION_HEADER = "Gruppetto-Incarnation"
-RUNS_HEADER = "Gruppetto-Runs"
-"""Which elements of a fragment a body holds, from one rank of a learner or for it; without it, all. See
-:class:`~gruppetto.numerics.runs.Runs`."""
-BASE_HEADER = "Gruppetto-Base"
-"""Which value of a fragment a learner has, by the CRC-32 of its float32. In the reply: the body is the step from it,"""
-RESULT_HEADER = "Gruppetto-Result"
-"""and leads to the value of this CRC-32."""
-RANK_HEADER = "Gruppetto-Rank"
-"""Which rank of a learner sends a piece. Decides nothing."""
-HAVE_HEADER = "Gruppetto-Have"
-"""``VERSION:BYTES``: a download broke off, and so much of that version is here. Of another version all comes."""
-OFFSET_HEADER = "Gruppetto-Offset"
-"""How many bytes of a body are left out at its beginning, because they are there. Its checksum is that of the whole."""
-
-_NAME = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9._-]{1,128}")
 
 
 class CloseCode:
@@ -397,62 +343,20 @@ def octets(body: Buffer) -> memoryview:
     return body.data if isinstance(body, np.ndarray) else memoryview(body)
 
 
-def is_name(text: str) -> bool:
-    """Names of learners, sessions and runs: 1 to 128 of ``A–Z a–z 0–9 . _ -``, a letter or digit among them.
-
-    They become names of files, and so ``.`` and ``..`` are none.
-
-    >>> is_name("site-b.gpu_7"), is_name("../b"), is_name(".."), is_name("")
-    (True, False, False, False)
-    """
-    return _NAME.fullmatch(text) is not None
-
-
 def _check(frame: Frame, name: str) -> None:
     match frame:
         case HelloFrame():
             # The layout is checked where it is used; a frame of 16 MiB is not walked twice.
             if len(frame.layout) > MAX_TENSORS:
                 raise ProtocolError(f"{name}.layout has {len(frame.layout)} tensors; at most {MAX_TENSORS} are allowed")
-            _check_value(frame.hello, f"{name}.hello")
-            _check_value(frame.library, f"{name}.library")
+            check_value(frame.hello, f"{name}.hello")
+            check_value(frame.library, f"{name}.library")
         case WelcomeFrame():
-            _check_value(frame.welcome, f"{name}.welcome")
+            check_value(frame.welcome, f"{name}.welcome")
         case ProgressFrame():
-            _check_value(frame.progress, f"{name}.progress")
-            _check_value(frame.recovery, f"{name}.recovery")
+            check_value(frame.progress, f"{name}.progress")
+            check_value(frame.recovery, f"{name}.recovery")
             if len(frame.metrics) > MAX_METRICS or not all(is_name(key) for key in frame.metrics):
                 raise ProtocolError(f"{name}.metrics: at most {MAX_METRICS} entries with plain names are allowed")
         case _:
-            _check_value(frame, name)
-
-
-def _check_value(value: object, path: str) -> None:
-    """Plausible numbers, bounded texts and lists, safe names. What they mean together is the core's business."""
-    match value:
-        case bool() | None:
-            pass
-        case int():
-            most = MAX_LIVES if path.endswith(".incarnation") else MAX_COUNT
-            if not -1 <= value <= most:
-                raise ProtocolError(f"{path} is {value}, out of range")
-        case float():
-            if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
-                raise ProtocolError(f"{path} is {value}, out of range")
-        case str():
-            last = path.rpartition(".")[2]
-            if last in ("learner", "session") or (last == "run_id" and value):
-                if not is_name(value):
-                    raise ProtocolError(f"{path}: use 1 to 128 letters, digits or . _ -, not signs alone")
-            elif len(value) > MAX_TEXT:
-                raise ProtocolError(f"{path} has {len(value)} characters; at most {MAX_TEXT} are allowed")
-        case tuple():
-            if len(value) > MAX_ITEMS:
-                raise ProtocolError(f"{path} has {len(value)} items; at most {MAX_ITEMS} are allowed")
-            for item in value:
-                _check_value(item, path)
-        case _ if is_dataclass(value):
-            for part in fields(value):
-                _check_value(getattr(value, part.name), f"{path}.{part.name}")
-        case _:
-            raise AssertionError(f"no rule for {type(value).__name__} at {path}")
+            check_value(frame, name)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-__all__ = ["InlineWorker", "ThreadWorker", "Worker"]
+__all__ = ["ThreadWorker", "Worker"]
 
 T = TypeVar("T")
 
@@ -20,21 +20,6 @@ class Worker(Protocol):
     def close(self) -> None:
         """Finish what was given and take no more. Nobody is told what came of it any more."""
         ...
-
-
-class InlineWorker:
-    """Does everything at once: for worlds without threads."""
-
-    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
-        try:
-            result = job()
-        except Exception as error:  # a Future would hand on the same
-            failed(error)
-        else:
-            done(result)
-
-    def close(self) -> None:
-        pass
 
 
 class ThreadWorker:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gruppetto.errors import GruppettoError
 from gruppetto.runtime.clock import MonotonicClock, wall_time_s
+from gruppetto.runtime.orphans import when_orphaned
 from gruppetto.train.baseline import Plan
 from gruppetto.train.batches import Batches
 from gruppetto.train.data import open_data
@@ -89,7 +89,7 @@ def average(tensor: Tensor) -> None:
 
 def main(arguments: list[str]) -> int:
     plan_path, rank, rendezvous, started = arguments
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    when_orphaned(lambda: os._exit(1))
     try:
         plan = msgspec.json.decode(Path(plan_path).read_bytes(), type=Plan)
         torch.set_num_threads(plan.setting.threads)
@@ -108,12 +108,6 @@ def main(arguments: list[str]) -> int:
         traceback.print_exc()
         return 1
     return 0
-
-
-def _end_with_the_run() -> None:
-    # Straight from the descriptor: a thread inside sys.stdin would hold its lock when the interpreter closes it.
-    os.read(0, 1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -166,30 +166,17 @@ class VirtualRun:
         self._flat.cut(parts)
         protocol = replace(protocol, num_fragments=parts.num_fragments, start_learners=protocol.num_learners)
         self._outer, self._outer_reason = choose_outer(virtual.outer, protocol.rounds, protocol.sync_period)
-        rules = merge_rules(self._flat.layout, virtual.merge)
-        uplink = CODECS[virtual.uplink]
         self.syncer = VirtualSyncer(
             parts,
-            rules,
+            merge_rules(self._flat.layout, virtual.merge),
             self._outer,
-            uplink=uplink,
+            uplink=CODECS[virtual.uplink],
             downlink=DOWNLINKS[virtual.downlink],
             mortal=any(mishap.who == SYNCER for mishap in virtual.mishaps),
         )
         self.learners: dict[str, VirtualLearner] = {}
         self._script = Script()
-        recipe = Recipe(
-            setting=setting,
-            vocab_size=data.tokenizer.vocab_size,
-            num_fragments=parts.num_fragments,
-            fragmenter=virtual.fragmenter,
-            merge=virtual.merge,
-            apply=ApplyMode(protocol.apply),
-            uplink=virtual.uplink,
-            downlink=DOWNLINKS[virtual.downlink].whole.name,
-            feedback=virtual.feedback,
-            rewarm_steps=virtual.rewarm_steps,
-        )
+        recipe = _recipe(setting, data, protocol, virtual)
         specs = virtual.specs(protocol, keeps_every=setting.checkpoint_every_rounds)
         self._workers = Workers(workers) if workers > 1 else None
 
@@ -217,12 +204,8 @@ class VirtualRun:
             recovers=True,
             make_syncer=make_syncer,
         )
-        core = self.world.syncer
         if trace is not None:
-            made_of = core_header(
-                core.setting, run_id=core.run_id, layout_hash=core.layout_hash, epoch=core.epoch, state=state
-            )
-            trace.header({"started_at": 0.0, "numel": self._flat.layout.numel, **made_of})
+            self._write_header(trace, state)
         self.world.on_published = self._published
         self._last_round = -1
         slowest_s = max(spec.pace.step_s for spec in specs)
@@ -297,6 +280,13 @@ class VirtualRun:
         self.until(round)
         wake_up(place, tensors, rest, world=self.world, script=self._script, hands=self.learners, syncer=self.syncer)
 
+    def _write_header(self, trace: TraceWriter, state: SyncerState | None) -> None:
+        core = self.world.syncer
+        made_of = core_header(
+            core.setting, run_id=core.run_id, layout_hash=core.layout_hash, epoch=core.epoch, state=state
+        )
+        trace.header({"started_at": 0.0, "numel": self._flat.layout.numel, **made_of})
+
     def _be_patient(self) -> None:
         """Heartbeats go on for ever where no round does."""
         if self.world.syncer.published_round == self._last_round:
@@ -328,3 +318,19 @@ class VirtualRun:
         for p in range(len(self.syncer.parts.fragments)):
             self._flat.write(p, self.syncer.value(Fragment(p)))
         return held_out(self.model, self._data, self._setting)
+
+
+def _recipe(setting: TrainSetting, data: Data, protocol: ProtocolSetting, virtual: VirtualSetting) -> Recipe:
+    """Of every learner; ``protocol`` has the number of fragments that the model is really cut into."""
+    return Recipe(
+        setting=setting,
+        vocab_size=data.tokenizer.vocab_size,
+        num_fragments=protocol.num_fragments,
+        fragmenter=virtual.fragmenter,
+        merge=virtual.merge,
+        apply=ApplyMode(protocol.apply),
+        uplink=virtual.uplink,
+        downlink=DOWNLINKS[virtual.downlink].whole.name,
+        feedback=virtual.feedback,
+        rewarm_steps=virtual.rewarm_steps,
+    )

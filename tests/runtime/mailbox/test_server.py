@@ -14,6 +14,7 @@ from gruppetto.errors import ConnectionLost, SteppedDown
 from gruppetto.protocol.membership import MemberPhase
 from gruppetto.protocol.messages import Answer, Applied, Ask, Hello, Progress, Rejection, RejectionReason
 from gruppetto.runtime.desk import Desk
+from gruppetto.runtime.headers import ANSWER_HEADER, CHECKSUM_HEADER, CODEC_HEADER, RUNS_HEADER
 from gruppetto.runtime.mailbox.bucket import Bucket
 from gruppetto.runtime.mailbox.label import fragment_name, read_label
 from gruppetto.runtime.mailbox.letters import (
@@ -30,11 +31,7 @@ from gruppetto.runtime.mailbox.letters import (
 from gruppetto.runtime.mailbox.server import MailServer
 from gruppetto.runtime.mailbox.tenure import Tenure
 from gruppetto.runtime.wire import (
-    ANSWER_HEADER,
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
     FROM_SYNCER,
-    RUNS_HEADER,
     CloseCode,
     HelloFrame,
     ProgressFrame,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gruppetto.runtime.plausible import is_name
 from gruppetto.runtime.security.identity import MAY, Deed, Identity, Role, identity_in, identity_of_uri
-from gruppetto.runtime.wire import is_name
 
 NAMES = st.text(alphabet=string.ascii_letters + string.digits + "._-", min_size=1, max_size=128).filter(is_name)
 

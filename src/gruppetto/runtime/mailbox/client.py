@@ -22,7 +22,15 @@ from gruppetto.numerics.runs import Runs
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.address import SyncerAddress
-from gruppetto.runtime.http_client import TOO_OFTEN, verdict_of
+from gruppetto.runtime.headers import (
+    ANSWER_HEADER,
+    CHECKSUM_HEADER,
+    CODEC_HEADER,
+    INCARNATION_HEADER,
+    LEARNER_HEADER,
+    NOT_YOUR_TURN,
+    TOO_OFTEN,
+)
 from gruppetto.runtime.landing import Landing
 from gruppetto.runtime.leases import Lease as Room
 from gruppetto.runtime.mailbox.address import MailboxAddress
@@ -35,16 +43,8 @@ from gruppetto.runtime.mailbox.tenure import LEASE, MAX_LEASE_BYTES, Lease, deco
 from gruppetto.runtime.pacing import Bucket as Pace
 from gruppetto.runtime.shard_map import ShardMap
 from gruppetto.runtime.steps import Held
-from gruppetto.runtime.wire import (
-    ANSWER_HEADER,
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
-    INCARNATION_HEADER,
-    LEARNER_HEADER,
-    NOT_YOUR_TURN,
-    checksum,
-    encode_answer,
-)
+from gruppetto.runtime.verdict import verdict_of
+from gruppetto.runtime.wire import checksum, encode_answer
 
 __all__ = ["Heart", "MailSyncer"]
 

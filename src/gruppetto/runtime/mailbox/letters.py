@@ -22,16 +22,8 @@ from typing import Literal
 import msgspec
 
 from gruppetto.errors import ProtocolError
-from gruppetto.runtime.wire import (
-    ANSWER_HEADER,
-    CHECKSUM_HEADER,
-    CODEC_HEADER,
-    INCARNATION_HEADER,
-    LEARNER_HEADER,
-    MAX_ANSWER_CHARS,
-    MAX_FRAME_BYTES,
-    MAX_HELLO_BYTES,
-)
+from gruppetto.runtime.headers import ANSWER_HEADER, CHECKSUM_HEADER, CODEC_HEADER, INCARNATION_HEADER, LEARNER_HEADER
+from gruppetto.runtime.wire import MAX_ANSWER_CHARS, MAX_FRAME_BYTES, MAX_HELLO_BYTES
 
 __all__ = [
     "FIRST_LETTER_BYTES",

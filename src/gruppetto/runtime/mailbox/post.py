@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.messages import Heartbeat
 from gruppetto.runtime.clock import wall_time_s
-from gruppetto.runtime.http_client import NotAccepted
+from gruppetto.runtime.control_socket import NotAccepted
 from gruppetto.runtime.mailbox.bucket import Bucket, Conflict
 from gruppetto.runtime.mailbox.endurance import Endurance
 from gruppetto.runtime.mailbox.letters import (

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 from gruppetto.protocol.units import Fragment, Version
 from gruppetto.runtime.desk import Desk, NotHere
+from gruppetto.runtime.headers import CHECKSUM_HEADER, CODEC_HEADER, LAYOUT_HEADER, VERSION_HEADER
 from gruppetto.runtime.mailbox.bucket import Bucket
 from gruppetto.runtime.mailbox.endurance import Endurance
 from gruppetto.runtime.mailbox.label import Label, fragment_name, write_label
 from gruppetto.runtime.service import SyncerService
-from gruppetto.runtime.wire import CHECKSUM_HEADER, CODEC_HEADER, LAYOUT_HEADER, VERSION_HEADER
 
 __all__ = ["Shelf"]
 

@@ -23,7 +23,7 @@ from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.mailbox.bucket import Bucket, Conflict
 from gruppetto.runtime.mailbox.endurance import Endurance
 from gruppetto.runtime.mailbox.letters import MOST
-from gruppetto.runtime.wire import is_name
+from gruppetto.runtime.plausible import is_name
 
 __all__ = [
     "LEASE",

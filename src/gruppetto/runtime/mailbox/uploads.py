@@ -10,11 +10,11 @@ from gruppetto.errors import ProtocolError
 from gruppetto.protocol.units import Fragment, LearnerId
 from gruppetto.runtime.assembly import PieceUpload
 from gruppetto.runtime.desk import Desk, Inbound, NotHere
+from gruppetto.runtime.headers import NOT_YOUR_TURN
 from gruppetto.runtime.intake import Upload
 from gruppetto.runtime.mailbox.bucket import Bucket
 from gruppetto.runtime.mailbox.letters import MAX_ITEMS, Put, Said
 from gruppetto.runtime.service import NotAsked, NotYours
-from gruppetto.runtime.wire import NOT_YOUR_TURN
 
 __all__ = ["Uploads"]
 

@@ -18,7 +18,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from gruppetto.runtime.wire import is_name
+from gruppetto.runtime.plausible import is_name
 
 __all__ = ["MAY", "Deed", "Identity", "Role", "identity_in", "identity_of_uri", "serial_in"]
 

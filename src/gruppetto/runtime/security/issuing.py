@@ -21,10 +21,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gruppetto.errors import SettingError, StateError
 from gruppetto.runtime.durable import force_directory, write_durably
+from gruppetto.runtime.plausible import is_name
 from gruppetto.runtime.security.identity import Identity, Role, identity_of_uri
 from gruppetto.runtime.security.places import CA, CA_KEY, ISSUED, REVOKED, TOKENS
 from gruppetto.runtime.security.roster import new_token, parse_roster, token_digest
-from gruppetto.runtime.wire import is_name
 
 __all__ = ["Authority", "Paper"]
 

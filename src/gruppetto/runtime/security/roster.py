@@ -16,9 +16,9 @@ from pathlib import Path
 
 from gruppetto.errors import StateError
 from gruppetto.runtime.complaints import Complaints
+from gruppetto.runtime.plausible import is_name
 from gruppetto.runtime.security.identity import Identity, Role
 from gruppetto.runtime.security.places import REVOKED, TOKENS
-from gruppetto.runtime.wire import is_name
 
 __all__ = ["MAX_ROSTER_BYTES", "Roster", "new_token", "parse_roster", "token_digest"]
 

@@ -316,7 +316,7 @@ def test_allowances_of_those_who_are_gone_are_forgotten(house: House, monkeypatc
 
 
 def test_a_flood_of_good_frames_is_read_at_a_walk(at_the_site: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gruppetto.runtime.http_server.FRAMES", Rate(per_s=100.0, at_once=10.0))
+    monkeypatch.setattr("gruppetto.runtime.control_server.FRAMES", Rate(per_s=100.0, at_once=10.0))
 
     async def test(site: Site) -> None:
         good = await site.peer("a").join()

@@ -1,4 +1,4 @@
-"""A syncer link without sockets, for tests and worlds in one process: the same frames and bodies, handed over at once.
+"""A learner's link to its syncer without sockets: the same frames and bodies, handed over at once.
 
 Everything is encoded and decoded as on the wire. What a learner sends is acted on before ``send`` returns; what the
 syncer sends waits until ``receive``. So the order of delivery is the order of the calls.
@@ -6,13 +6,16 @@ syncer sends waits until ``receive``. So the order of delivery is the order of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics.codec import Buffer
 from gruppetto.protocol.messages import Answer, Heartbeat
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId, Version
 from gruppetto.runtime.connection import Closing, Connection
 from gruppetto.runtime.service import SyncerService
-from gruppetto.runtime.transport import Download
 from gruppetto.runtime.wire import (
     FROM_SYNCER,
     CloseCode,
@@ -26,13 +29,42 @@ from gruppetto.runtime.wire import (
     octets,
 )
 
-__all__ = ["MemoryControl", "MemoryLink"]
+__all__ = ["Download", "InlineWorker", "MemoryControl", "MemoryLink"]
 
 CHUNK_BYTES = 1 << 16
 
+T = TypeVar("T")
+
+
+class InlineWorker:
+    """A :class:`~gruppetto.runtime.worker.Worker` that does everything at once: a world without threads."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        try:
+            result = job()
+        except Exception as error:  # a Future would hand on the same
+            failed(error)
+        else:
+            done(result)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """A published fragment as it comes off the wire."""
+
+    fragment: Fragment
+    version: Version
+    codec: str
+    body: Buffer
+    checksum: int
+    """CRC-32 of the body."""
+
 
 class MemoryControl:
-    """A control connection (:class:`~gruppetto.runtime.transport.ControlLink`)."""
+    """An open control connection, seen by the learner."""
 
     def __init__(self, service: SyncerService, connection: Connection) -> None:
         self._service, self._connection = service, connection
@@ -54,6 +86,7 @@ class MemoryControl:
             self.close()
 
     def receive(self) -> list[Frame]:
+        """Every frame that has come since the last call, in order."""
         frames = [decode_frame(data, FROM_SYNCER) for data in self._connection.take()]
         if self._connection.closing is not None:
             self.close()
@@ -66,7 +99,7 @@ class MemoryControl:
 
 
 class MemoryLink:
-    """A :class:`~gruppetto.runtime.transport.SyncerLink`."""
+    """What a learner can ask of its syncer. A refused request raises :class:`ProtocolError` with the syncer's text."""
 
     def __init__(self, service: SyncerService) -> None:
         self._service = service
@@ -78,6 +111,7 @@ class MemoryLink:
         self._service.heartbeat(encode_frame(heartbeat))
 
     def contribute(self, answer: Answer, codec: str, body: Buffer) -> str:
+        """What the syncer says of it, "taken" for one."""
         data = octets(body)
         answer = decode_answer(encode_answer(answer))
         self._service.room_for(answer, codec, len(data))
@@ -95,6 +129,7 @@ class MemoryLink:
             self._service.seed(learner, incarnation, fragment, upload)
 
     def fetch(self, fragment: Fragment, version: Version) -> Download:
+        """Version ``version`` of a published fragment, or a newer one."""
         value = self._service.borrow(fragment)
         if value is None or value.version < version:
             if value is not None:

@@ -1,6 +1,6 @@
 """What each encoding of a contribution costs: bytes, processor time, error.
 
-    python benchmarks/codecs.py [--numel 4194304] [--repeats 15] [--json]
+    python benchmarks/encoding.py [--numel 4194304] [--repeats 15] [--json]
 
 Speeds are gigabytes of float32 a second of one core's time (``thread_time``: what other processes take of the machine
 does not count, but what they take of its memory bandwidth does), best of the repeats. ``encode`` is Δ = base − θ to
@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,14 +57,14 @@ def measure(numel: int, repeats: int) -> list[dict[str, Any]]:
     for name, codec in CODECS.items():
         room = np.empty_like(payloads[name])
         jobs: dict[str, Callable[[], object]] = {
-            "encode": lambda codec=codec, room=room: encode_difference(delta, zeros, codec, room),
-            "decode": lambda name=name, codec=codec: codec.decode(payloads[name], numel, back),
-            "inspect": lambda name=name, codec=codec: inspect(payloads[name], codec, spec),
-            "fold": lambda name=name: fold(name),
-            "fp32 fold": lambda: fold("fp32"),
+            "encode": partial(encode_difference, delta, zeros, codec, room),
+            "decode": partial(codec.decode, payloads[name], numel, back),
+            "inspect": partial(inspect, payloads[name], codec, spec),
+            "fold": partial(fold, name),
+            "fp32 fold": partial(fold, "fp32"),
         }
         if codec.keeps_rest:
-            jobs["with rest"] = lambda codec=codec, room=room: encode_with_rest(delta, zeros, rest, codec, left, room)
+            jobs["with rest"] = partial(encode_with_rest, delta, zeros, rest, codec, left, room)
         best = dict.fromkeys(jobs, float("inf"))
         for _ in range(repeats):
             for job, run in jobs.items():
