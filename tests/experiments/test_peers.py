@@ -14,7 +14,7 @@ from gruppetto.errors import RunFailed
 from gruppetto.experiments.experiment import Scale
 from gruppetto.experiments.findings import Findings
 from gruppetto.experiments.peers.course import Course, Setting
-from gruppetto.experiments.peers.crew import OURS, Coordinator, Workers, coordinator_of, last_line
+from gruppetto.experiments.peers.crew import ALONE, OURS, Coordinator, Workers, coordinator_of, last_line
 from gruppetto.experiments.peers.mishaps import MISHAPS, STORM, mishaps_of
 from gruppetto.experiments.peers.question import RACES
 from gruppetto.experiments.peers.race import PEERS, race
@@ -130,18 +130,18 @@ def test_mishaps_come_in_order_and_what_they_take_away_comes_back(name: str) -> 
 
 def test_without_the_other_systems_ours_runs_alone_and_a_race_with_them_says_what_is_missing(tmp_path: Path) -> None:
     scale = Scale(quick=True, cache=tmp_path)
-    assert {arm.ride.peer for arm in RACES.arms(scale)} == {OURS}
+    assert {arm.ride.peer for arm in RACES.arms(scale)} == {ALONE, OURS}
     with pytest.raises(RunFailed, match="torchft is not there: make an environment as"):
         race(Ride(system="race", peer="torchft"), tmp_path)
     python = tmp_path / "peers" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    assert {arm.ride.peer for arm in RACES.arms(scale)} == {OURS, *PEERS}
+    assert {arm.ride.peer for arm in RACES.arms(scale)} == {ALONE, OURS, *PEERS}
 
 
 def test_whoever_does_not_come_in_or_has_no_number_is_seen_in_the_table(tmp_path: Path) -> None:
     scale, store = Scale(quick=True, cache=tmp_path, seeds=1), Store(tmp_path / "peers.jsonl")
-    calm, storm, *_ = RACES.arms(scale)
+    _, calm, storm, *_ = RACES.arms(scale)
     nothing = dict.fromkeys(("loss", "wall_s", "step_p50_ms", "longest_s", "bytes"))
     store.add(calm.under(0), {**nothing, "came in": 0, "tokens": 0, "lines": 4}, took_s=0)
     full = {"loss": 2.5, "wall_s": 17.0, "step_p50_ms": 108.0, "longest_s": 0.2, "bytes": 9000.0}

@@ -15,10 +15,12 @@ from typing import Any
 
 from gruppetto.experiments.peers.course import Setting
 
-__all__ = ["OURS", "SCRIPTS", "Coordinator", "Workers", "coordinator_of", "last_line"]
+__all__ = ["ALONE", "OURS", "SCRIPTS", "Coordinator", "Workers", "coordinator_of", "last_line"]
 
+ALONE = "alone"
+"""No system at all: each worker for itself."""
 OURS = "gruppetto"
-SCRIPTS = {OURS: "ours", "torchft": "with_torchft", "hivemind": "with_hivemind"}
+SCRIPTS = {ALONE: "alone", OURS: "ours", "torchft": "with_torchft", "hivemind": "with_hivemind"}
 
 
 @dataclass(kw_only=True)

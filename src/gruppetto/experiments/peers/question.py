@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Ordering, Scale, Value, figure
-from gruppetto.experiments.peers.crew import OURS
+from gruppetto.experiments.peers.crew import ALONE, OURS
 from gruppetto.experiments.peers.mishaps import MISHAPS
 from gruppetto.experiments.peers.race import PEERS, find_peers
 from gruppetto.experiments.ride import Ride
@@ -19,6 +19,8 @@ WORDS = {
     "spoilt": "one of NaN",
     "coordinator": "coordinator away for 5 s",
 }
+NOWHERE = ("hivemind", "coordinator")
+"""It has none that could go away."""
 
 
 def _name(peer: str, mishap: str) -> str:
@@ -31,13 +33,8 @@ def _systems(scale: Scale) -> tuple[str, ...]:
 
 def _arms(scale: Scale) -> list[Arm]:
     base = Ride(system="race", rounds=scale.pick(160, 480))
-    return [
-        Arm(name=_name(peer, mishap), ride=base.but(peer=peer, mishap=mishap))
-        for mishap in MISHAPS
-        for peer in _systems(scale)
-        # hivemind has no coordinator that could go away.
-        if (peer, mishap) != ("hivemind", "coordinator")
-    ]
+    asked = [(peer, mishap) for mishap in MISHAPS for peer in _systems(scale) if (peer, mishap) != NOWHERE]
+    return [Arm(name=_name(*each), ride=base.but(peer=each[0], mishap=each[1])) for each in [(ALONE, ""), *asked]]
 
 
 def _per_mille(key: str, times: float) -> Value:

@@ -20,7 +20,7 @@ from gruppetto.errors import RunFailed
 from gruppetto.experiments.material import open_material
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.peers.course import Setting
-from gruppetto.experiments.peers.crew import OURS, SCRIPTS
+from gruppetto.experiments.peers.crew import ALONE, OURS, SCRIPTS
 from gruppetto.experiments.peers.mishaps import SLOW, SPOILT
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import training_of
@@ -57,7 +57,7 @@ def race(asked: Ride, cache: Path) -> Result:
 
     Raises :class:`RunFailed`.
     """
-    python = Path(sys.executable) if asked.peer == OURS else find_peers(cache)
+    python = Path(sys.executable) if asked.peer in (ALONE, OURS) else find_peers(cache)
     if python is None:
         raise RunFailed(f"{asked.peer} is not there: make an environment as gruppetto.experiments.peers says")
     with tempfile.TemporaryDirectory() as directory:
@@ -127,7 +127,7 @@ def _may_be_apart() -> bool:
 
 def _lines_changed(peer: str) -> int:
     """Lines of code that the system's loop has and the loop alone has not."""
-    alone, around = (_body(script) for script in ("alone", SCRIPTS[peer]))
+    alone, around = (_body(script) for script in (SCRIPTS[ALONE], SCRIPTS[peer]))
     return sum(line.startswith("+ ") for line in difflib.ndiff(alone, around))
 
 
