@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -263,3 +264,11 @@ def test_replay_status_report_and_syncer_need_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_letters_that_an_encoding_has_not_are_written_as_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(page, encoding="ascii"))
+    assert main(["experiment", "--list"]) == 0
+    sys.stdout.flush()
+    assert rb"1/\u221aM" in page.getvalue()

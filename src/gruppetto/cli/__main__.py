@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,14 @@ INTERRUPTED, TERMINATED = 130, 143
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gruppetto`` with these arguments (default: those of the process); the exit code."""
     with stderr_never_fails():
+        _any_letter_can_be_printed()
         return _main(arguments)
+
+
+def _any_letter_can_be_printed() -> None:
+    """Where standard output has an encoding of few letters, the others are written as escapes, as on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _main(arguments: Sequence[str] | None) -> int:
