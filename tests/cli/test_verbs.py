@@ -272,3 +272,19 @@ def test_letters_that_an_encoding_has_not_are_written_as_escapes(monkeypatch: py
     assert main(["experiment", "--list"]) == 0
     sys.stdout.flush()
     assert rb"1/\u221aM" in page.getvalue()
+
+
+@pytest.mark.parametrize(("package", "extra"), [("torch", "train"), ("transformers.utils", "train")])
+def test_a_package_that_is_not_installed_is_one_line(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without(arguments: list[str]) -> int:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr("gruppetto.cli.experiment.main", without)
+    assert main(["experiment", "merge"]) == 2
+    told = capsys.readouterr().err
+    assert f"pip install 'gruppetto[{extra}]'" in told and told.count("\n") == 1
+    monkeypatch.setattr("gruppetto.cli.experiment.main", lambda arguments: __import__("gruppetto.nowhere"))
+    with pytest.raises(ModuleNotFoundError):  # ours: a mistake, to be seen whole
+        main(["experiment", "merge"])

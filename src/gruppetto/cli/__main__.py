@@ -36,6 +36,8 @@ VERBS = {
     "replay": "put a recorded run through a fresh core, and compare the decisions",
     "version": "which version this is",
 }
+EXTRAS = {"torch": "train", "tokenizers": "train", "transformers": "train", "peft": "integrations", "ray": "ray"}
+"""With which extra a package comes that an installation may lack."""
 INTERRUPTED, TERMINATED = 130, 143
 """After SIGINT and SIGTERM, and a clean end: 128 and the number of the signal, as shells have it."""
 
@@ -80,6 +82,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         # Whoever read our output has had enough; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if debug or package not in EXTRAS:
+            raise
+        print(f"gruppetto: needs the package {package}; pip install 'gruppetto[{EXTRAS[package]}]'", file=sys.stderr)
+        return UserError.exit_code
     except OSError as error:
         # A full disk, a directory that may not be written: the machine's fault, said like everybody else's.
         if debug:

@@ -42,7 +42,7 @@ def main(cache: Path) -> None:
         began = clock.now()
         try:
             done = Done(result=ride(asked_for, cache), took_s=clock.now() - began)
-        except (GruppettoError, OSError, MemoryError) as error:
+        except (GruppettoError, ImportError, OSError, MemoryError) as error:
             done = Done(failed=" ".join(str(error).split()) or type(error).__name__)
         answers.write(msgspec.json.encode(done) + b"\n")
 
