@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +161,17 @@ def test_what_is_written_says_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_said_and_not_left_out_of_a_mean(tmp_path: Path) -> None:
     assert "no number in 1 of 3 seeds" in table(findings(tmp_path, [1.0, None, 3.0], [1.0, 2.0, 3.0]))
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, out = findings(tmp_path, [1.0, 2.0], [1.1, 2.2]), tmp_path / "out"
+    before = {path: path.read_bytes() for path in write(found, out)}
+
+    def half(self: Path, text: str, encoding: str) -> int:
+        self.write_bytes(text.encode()[:20])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match=r"No space left on device: '.*x\.md'"):
+        write(found, out)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
