@@ -127,7 +127,10 @@ def encoded(documents: Iterable[Document], tokenizer: Tokenizer, cache: Path, *,
     fix = "delete it: it is made again"
     try:
         tokens: TokenArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+    except OSError as error:
+        why = f"cannot be read ({error.strerror or error})"
+        raise DataError(why, where=str(path), fix="check rights and memory") from error
+    except (EOFError, ValueError) as error:
         raise DataError(f"cannot be read ({error})", where=str(path), fix=fix) from error
     if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype != _dtype(tokenizer):
         raise DataError("is no list of tokens", where=str(path), fix=fix)
