@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gruppetto.cli import experiment
 from gruppetto.cli.__main__ import main
 from gruppetto.experiments.catalogue import EXPERIMENTS
 from gruppetto.experiments.experiment import Scale
@@ -52,6 +53,21 @@ def test_nothing_to_show_is_said_and_nothing_written(tmp_path: Path, capsys: pyt
         told = capsys.readouterr()
         assert "no result" in told.err and told.err.count("\n") == 1 and not told.out
     assert not (tmp_path / "typo").exists()
+
+
+def test_a_reader_who_goes_away_does_not_keep_it_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "fragments.jsonl")
+    store.add(EXPERIMENTS["fragments"].rides(Scale(quick=True))[0], {"loss": 2.0}, took_s=0)
+
+    def gone(text: str, **how: object) -> None:
+        raise BrokenPipeError
+
+    with monkeypatch.context() as patch, pytest.raises(BrokenPipeError):
+        patch.setattr("builtins.print", gone)
+        experiment.main(["fragments", "--quick", "--show", "--out", str(tmp_path)])
+    assert (tmp_path / "fragments-quick.png").exists()
 
 
 def test_a_table_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

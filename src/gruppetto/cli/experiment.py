@@ -105,9 +105,11 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
     if not flags.show:
         make_rides(experiment.rides(scale), store, cache=flags.cache, workers=flags.workers, say=say)
     findings = Findings(experiment, scale, store)
-    if not flags.json:
-        print(table(findings), flush=True)
-    written = write(findings, flags.out)
+    try:
+        written = write(findings, flags.out)
+    finally:
+        if not flags.json:
+            print(table(findings), flush=True)
     say(f"written: {', '.join(map(str, written))}")
     return findings.as_json()
 
