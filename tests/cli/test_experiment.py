@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gruppetto.cli import experiment
 from gruppetto.cli.__main__ import main
 from gruppetto.experiments.catalogue import EXPERIMENTS
 from gruppetto.experiments.experiment import Scale
@@ -35,6 +36,51 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["experiment"] == "apply"
 
 
+def test_all_with_some_arms_are_the_experiments_that_have_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("apply", "merge"):
+        store = Store(tmp_path / f"{name}.jsonl")
+        for ride in EXPERIMENTS[name].rides(Scale(quick=True)):
+            store.add(ride, {"loss": 2.0}, took_s=0)
+    assert main(["experiment", "all", "--quick", "--show", "--json", "--only", "carry", "--out", str(tmp_path)]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["apply"]
+
+
+def test_nothing_to_show_is_said_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("apply", "all"):
+        assert main(["experiment", name, "--show", "--out", str(tmp_path / "typo")]) == 2
+        told = capsys.readouterr()
+        assert "no result" in told.err and told.err.count("\n") == 1 and not told.out
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_reader_who_goes_away_does_not_keep_it_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "fragments.jsonl")
+    store.add(EXPERIMENTS["fragments"].rides(Scale(quick=True))[0], {"loss": 2.0}, took_s=0)
+
+    def gone(text: str, **how: object) -> None:
+        raise BrokenPipeError
+
+    with monkeypatch.context() as patch, pytest.raises(BrokenPipeError):
+        patch.setattr("builtins.print", gone)
+        experiment.main(["fragments", "--quick", "--show", "--out", str(tmp_path)])
+    assert (tmp_path / "fragments-quick.png").exists()
+
+
+def test_a_table_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path / "fragments.jsonl")
+    store.add(EXPERIMENTS["fragments"].rides(Scale(quick=True))[0], {"loss": 2.0}, took_s=0)
+    store.path.write_bytes(store.path.read_bytes() + b"half a li")
+    (tmp_path / "fragments-quick.md").mkdir()
+    assert main(["experiment", "fragments", "--quick", "--show", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "| balanced | +0.00 % | 2.000 | 1 |" in told.out
+    assert ": 1 left out" in told.err and "fragments-quick.md: Is a directory" in told.err
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -44,6 +90,9 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["apply", "merge"], "one NAME"),
         (["apply", "--only", "nothing"], "no arm of apply"),
         (["apply", "--only", "("], "no regular expression"),
+        (["apply", "--only", "a{99999999999}"], "no regular expression"),
+        (["apply", "--only", "(" * 5000], "no regular expression"),
+        (["all", "--only", "nothing at all"], "no arm"),
     ],
 )
 def test_mistakes_are_one_line(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

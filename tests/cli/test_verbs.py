@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -263,3 +264,27 @@ def test_replay_status_report_and_syncer_need_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_letters_that_an_encoding_has_not_are_written_as_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(page, encoding="ascii"))
+    assert main(["experiment", "--list"]) == 0
+    sys.stdout.flush()
+    assert rb"1/\u221aM" in page.getvalue()
+
+
+@pytest.mark.parametrize(("package", "extra"), [("torch", "train"), ("transformers.utils", "train")])
+def test_a_package_that_is_not_installed_is_one_line(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without(arguments: list[str]) -> int:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr("gruppetto.cli.experiment.main", without)
+    assert main(["experiment", "merge"]) == 2
+    told = capsys.readouterr().err
+    assert f"pip install 'gruppetto[{extra}]'" in told and told.count("\n") == 1
+    monkeypatch.setattr("gruppetto.cli.experiment.main", lambda arguments: __import__("gruppetto.nowhere"))
+    with pytest.raises(ModuleNotFoundError):  # ours: a mistake, to be seen whole
+        main(["experiment", "merge"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gruppetto.experiments.experiment import Arm, Experiment, Ordering, Scale
+from gruppetto.experiments.catalogue import EXPERIMENTS
+from gruppetto.experiments.experiment import BESIDE, Arm, Experiment, Ordering, Scale, figure
 from gruppetto.experiments.findings import Findings
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Store
@@ -71,11 +75,69 @@ def findings(tmp_path: Path, good: list[float | None], bad: list[float | None], 
         ([1.00, 2.02, 3.00], [1.01, 2.00, 3.01], "undecided"),
         ([1.00], [2.00], "undecided"),  # a single seed says nothing of the next
         ([1.00, None, 3.0], [1.01, 2.0, 3.1], "DOES NOT HOLD"),  # it has come to no number
+        ([None], [2.00], "undecided"),  # and so may any single seed
+        ([1.00, 2.0, 3.0], [None, None, None], "HOLDS"),
+        ([1.00, 2.0, 3.0], [0.99, None, 2.9], "undecided"),  # below by far once, a little above else
+        ([None, 2.0, 3.0], [1.01, None, 3.1], "undecided"),
+        ([None, None, None], [None, None, None], "undecided"),
+        ([1.00, 2.0, 3.0], [1.00, 2.0, 3.0], "undecided"),
+        ([1.00, 2.0, 3.0], [0.0, 0.0, 0.0], "undecided"),  # a share of nothing
     ],
 )
 def test_verdicts(tmp_path: Path, good: list[float | None], bad: list[float | None], word: str) -> None:
     judged = findings(tmp_path, good, bad).judged()
     assert [j.verdict.word for j in judged] == [word]
+
+
+def test_what_is_just_within_is_undecided_whatever_rounding_makes_of_it(tmp_path: Path) -> None:
+    close = Ordering(less="good", more="bad", says="", within=0.02)
+    found = findings(tmp_path, [1.02, 2.04, 4.08], [1.0, 2.0, 4.0], orderings=lambda scale: [close])
+    assert found.judged()[0].verdict.word == "undecided"
+
+
+def test_a_figure_that_only_one_of_two_has_leaves_it_undecided(tmp_path: Path) -> None:
+    """Who knows why: what is compared under the other seeds is then a choice of seeds."""
+    tuned = Ordering(less="good", more="bad", says="", value=figure("tuned"))
+    found = findings(tmp_path, [1.0, 2.0, 3.0], [1.1, 2.2, 3.3], orderings=lambda scale: [tuned])
+    for seed in range(3):
+        for learners in (2, 3):
+            has = None if (seed, learners) == (1, 2) else learners + 0.01 * seed
+            found._store.add(Ride(seed=seed, learners=learners), {"loss": 1.0, "tuned": has}, took_s=0)
+    assert found.judged()[0].verdict.word == "undecided"
+
+
+def test_a_mean_of_fewer_seeds_than_there_are_says_so(tmp_path: Path) -> None:
+    found = findings(tmp_path, [1.0, None, 3.0], [1.0, 2.0, 3.0])
+    assert found.cell(found.arms[0], BESIDE) == "+0.00 % ± 0.00 % (2 of 3 seeds)"
+    assert found.as_json()["arms"][0]["figures"]["beside"]["by_seed"] == [0.0, None, 0.0]
+
+
+SPOILT: dict[str, dict[str, Any]] = {
+    "no number": {"loss": None, "curve": [[10.0, 100, None], [20.0, 200, None]], "ended_s": 20.0},
+    "never gets there": {"loss": 9.0, "curve": [[10.0, 100, 0.5], [20.0, 200, 9.0]], "ended_s": 20.0},
+    "looked at once": {"loss": 2.0, "curve": [[10.0, 100, 2.0]], "ended_s": 10.0},
+    "nothing else": {"loss": 2.0},
+    "nothing but nothing": {"loss": 0.0, "curve": [], "ended_s": 0.0, "round_s": 0.0, "up_bytes": 0},
+    "huge": {"loss": 1e308, "curve": [[1e308, 1, 1e308]] * 2, "ended_s": 1e308, "round_s": 1e-308},
+    "no figures": {"loss": "low", "curve": "flat", "rejected": 3, "ended_s": [], "tokens": "many"},
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+@pytest.mark.parametrize("which", ["all", "every second"])
+def test_a_table_is_made_of_whatever_runs_come_to(spoilt: str, which: str, tmp_path: Path) -> None:
+    for name, asked in EXPERIMENTS.items():
+        scale, store = Scale(quick=True, seeds=2, cache=tmp_path), Store(tmp_path / f"{name}.jsonl")
+        for place, arm in enumerate(asked.arms(scale)):
+            fine = {"loss": 2.0 + 0.01 * place, "curve": [[10.0, 100, 3.0], [20.0, 200, 2.0]], "ended_s": 20.0}
+            for seed in range(2):
+                result = fine if which == "every second" and place % 2 else SPOILT[spoilt]
+                store._results[arm.under(seed).hash] = result
+        found = Findings(asked, scale, store)
+        told = json.dumps(found.as_json(), allow_nan=False) + table(found)
+        assert " nan" not in told and " inf" not in told
+        if which == "all":
+            assert {judged.verdict.share for judged in found.judged()} <= {0.0, None}
 
 
 def test_within_is_a_share_of_what_it_is_compared_with(tmp_path: Path) -> None:
@@ -99,3 +161,17 @@ def test_what_is_written_says_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_said_and_not_left_out_of_a_mean(tmp_path: Path) -> None:
     assert "no number in 1 of 3 seeds" in table(findings(tmp_path, [1.0, None, 3.0], [1.0, 2.0, 3.0]))
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, out = findings(tmp_path, [1.0, 2.0], [1.1, 2.2]), tmp_path / "out"
+    before = {path: path.read_bytes() for path in write(found, out)}
+
+    def half(self: Path, text: str, encoding: str) -> int:
+        self.write_bytes(text.encode()[:20])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match=r"No space left on device: '.*x\.md'"):
+        write(found, out)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before

@@ -52,3 +52,31 @@ def test_shapes_are_the_same_from_the_same_seed_and_of_all_kinds() -> None:
     assert np.array_equal(drawn, again)
     assert set(drawn[:, -1]) == set(range(10))
     assert drawn.shape == (200, SIDE * SIDE + 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        gzip.compress(b""),
+        gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12),
+        gzip.compress(b"\0\0\x08\x03" + (6).to_bytes(4) + (9).to_bytes(4) + (9).to_bytes(4) + bytes(6 * 81)),
+        gzip.compress(b"\0\0\x08\x03" + bytes(4) + (28).to_bytes(4) + (28).to_bytes(4)),
+        gzip.compress(bytes(1000))[:10] + b"\xff" * 40,
+        b"<html>not found</html>",
+    ],
+)
+def test_damaged_images_are_said(content: bytes, fetched: Path) -> None:
+    place = find_fashion(fetched)
+    assert place is not None
+    (place / "train-images-idx3-ubyte.gz").write_bytes(content)
+    with pytest.raises(DataError, match="fetch it again"):
+        read_fashion(fetched)
+
+
+def test_a_label_of_no_class_is_said(fetched: Path) -> None:
+    place = find_fashion(fetched)
+    assert place is not None
+    write_idx(place / "t10k-labels-idx1-ubyte.gz", np.array([1, 2, 10], np.uint8))
+    with pytest.raises(DataError, match="10 classes"):
+        read_fashion(fetched)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,11 @@ def test_without_it_nothing_is_asked_and_a_ride_says_what_is_missing(tmp_path: P
     assert not [arm for arm in POSTTRAINING.arms(Scale(cache=tmp_path)) if arm.ride.model == PRETRAINED]
     with pytest.raises(DataError, match="not there"):
         maker(Ride(model=PRETRAINED), tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_damaged_model_is_said(damaged: str, cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(cache / PRETRAINED, tmp_path / PRETRAINED)
+    (tmp_path / PRETRAINED / damaged).write_bytes(b"{")
+    with pytest.raises(DataError, match="cannot be loaded"):
+        ride(next(iter(tuned(cache).values())), tmp_path)

@@ -61,3 +61,11 @@ def test_a_ride_that_fails_ends_the_run_and_keeps_the_others(tmp_path: Path) -> 
     with pytest.raises(RunFailed, match="it fell"):
         make_rides(RIDES, Store(tmp_path / "x.jsonl"), cache=tmp_path, make=make)
     assert len(Store(tmp_path / "x.jsonl")) == 2
+
+
+def test_where_nothing_can_be_kept_nothing_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    maker = Maker()
+    with pytest.raises(OSError, match="file"):
+        make_rides(RIDES, Store(tmp_path / "file" / "x.jsonl"), cache=tmp_path, make=maker)
+    assert maker.made == []

@@ -77,6 +77,29 @@ def test_what_is_cached_is_used(story: Path, tmp_path: Path) -> None:
     assert len(files) == 2
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut", "no npy", "pickled", "square", "of floats", "a folder"])
+def test_a_damaged_cache_is_said(damage: str, story: Path, tmp_path: Path) -> None:
+    documents = open_corpus(f"text:{story}").train
+    encoded(documents, ByteTokenizer(), tmp_path, corpus_key="x")
+    (path,) = tmp_path.glob("tokens-*.npy")
+    whole = path.read_bytes()
+    path.unlink()
+    match damage:
+        case "empty" | "cut" | "no npy":
+            path.write_bytes({"empty": b"", "cut": whole[:-1], "no npy": b"tokens"}[damage])
+        case "pickled":
+            np.save(path, np.array([{}], dtype=object))
+        case "square":
+            np.save(path, np.zeros((3, 3), np.uint16))
+        case "of floats":
+            np.save(path, np.zeros(9))
+        case "a folder":
+            path.mkdir()
+    fix = "check rights" if damage == "a folder" else "delete it"
+    with pytest.raises(DataError, match=rf"tokens-.*\.npy.*{fix}"):
+        encoded(documents, ByteTokenizer(), tmp_path, corpus_key="x")
+
+
 def test_keys_tell_corpora_and_tokenizers_apart(story: Path, tmp_path: Path) -> None:
     corpus = open_corpus(f"text:{story}")
     plain, merged = ByteTokenizer(), make_tokenizer("bpe:300", corpus, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ VERBS = {
     "replay": "put a recorded run through a fresh core, and compare the decisions",
     "version": "which version this is",
 }
+EXTRAS = {"torch": "train", "tokenizers": "train", "transformers": "train", "peft": "integrations", "ray": "ray"}
+"""With which extra a package comes that an installation may lack."""
 INTERRUPTED, TERMINATED = 130, 143
 """After SIGINT and SIGTERM, and a clean end: 128 and the number of the signal, as shells have it."""
 
@@ -42,7 +45,14 @@ INTERRUPTED, TERMINATED = 130, 143
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gruppetto`` with these arguments (default: those of the process); the exit code."""
     with stderr_never_fails():
+        _any_letter_can_be_printed()
         return _main(arguments)
+
+
+def _any_letter_can_be_printed() -> None:
+    """Where standard output has an encoding of few letters, the others are written as escapes, as on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -72,6 +82,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         # Whoever read our output has had enough; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if debug or package not in EXTRAS:
+            raise
+        print(f"gruppetto: needs the package {package}; pip install 'gruppetto[{EXTRAS[package]}]'", file=sys.stderr)
+        return UserError.exit_code
     except OSError as error:
         # A full disk, a directory that may not be written: the machine's fault, said like everybody else's.
         if debug:

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import at_most_one, positional, print_json, read_flags
-from gruppetto.errors import SettingError
+from gruppetto.errors import DataError, SettingError
 from gruppetto.experiments.catalogue import ALL, choose, listed
 from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.findings import Findings
@@ -62,25 +62,55 @@ def main(arguments: Sequence[str]) -> int:
     _within("--seeds", flags.seeds, MAX_SEEDS)
     _within("--workers", flags.workers, MAX_WORKERS)
     scale = Scale(quick=flags.quick, seeds=flags.seeds, only=flags.only, cache=flags.cache)
-    found = {experiment.name: _one(experiment, scale, flags) for experiment in choose(name)}
+    experiments = choose(name)
+    if name == ALL:
+        experiments = [experiment for experiment in experiments if experiment.found(scale)]
+        if not experiments:
+            fix = "use a part of one, such as 'decoupled'"
+            raise SettingError(f"{scale.only!r} is in the name of no arm", where="--only", fix=fix)
+    if flags.show:
+        experiments = _with_results(experiments, scale, flags)
+    found = {experiment.name: _one(experiment, scale, flags) for experiment in experiments}
     if flags.json:
         print_json(found if name == ALL else found[name])
     return 0
 
 
+def _with_results(experiments: Sequence[Experiment], scale: Scale, flags: Flags) -> list[Experiment]:
+    """Those of which there is something to show. Raises :class:`DataError` if that is none."""
+    found = []
+    for experiment in experiments:
+        store = Store(_kept(experiment, flags))
+        if any(ride in store for ride in experiment.rides(scale)):
+            found.append(experiment)
+    if not found:
+        what = "this experiment" if len(experiments) == 1 else "any experiment"
+        fix = f"leave out --show to make some{'' if flags.quick else ', or look for --quick'}"
+        raise DataError(f"holds no result of {what} as asked for", where=f"--out {flags.out}", fix=fix)
+    return found
+
+
+def _kept(experiment: Experiment, flags: Flags) -> Path:
+    return flags.out / f"{experiment.name}.jsonl"
+
+
 def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object]:
-    store = Store(flags.out / f"{experiment.name}.jsonl")
+    store = Store(_kept(experiment, flags))
 
     def say(text: str) -> None:
         print(f"{experiment.name}: {text}", file=sys.stderr, flush=True)
 
+    if store.left_out:
+        say(f"{store.path}: lines that are not whole, or of another version: {store.left_out} left out")
     if not flags.show:
         workers = 1 if experiment.alone else flags.workers
         make_rides(experiment.rides(scale), store, cache=flags.cache, workers=workers, say=say)
     findings = Findings(experiment, scale, store)
-    written = write(findings, flags.out)
-    if not flags.json:
-        print(table(findings))
+    try:
+        written = write(findings, flags.out)
+    finally:
+        if not flags.json:
+            print(table(findings), flush=True)
     say(f"written: {', '.join(map(str, written))}")
     return findings.as_json()
 

@@ -13,6 +13,7 @@ import tyro
 
 from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_json, read_flags
 from gruppetto.cli.naming import as_typed, said_in
+from gruppetto.cli.parent import end_with_parent
 from gruppetto.cli.workers import workers_of
 from gruppetto.config import RunConfig, load_run
 from gruppetto.config.write import write_run
@@ -64,6 +65,8 @@ class Flags:
     """In virtual time on this machine, the same every time. RUN.toml may be a chaos plan, with [virtual], [[guest]]."""
     workers: Annotated[str, tyro.conf.arg(metavar="N")] = "1"
     """Processes that train a virtual run; what comes out does not depend on them."""
+    follow_parent: bool = False
+    """Stop when standard input closes."""
 
 
 OPTIONS = {
@@ -80,6 +83,8 @@ OPTIONS = {
 
 def main(arguments: Sequence[str]) -> int:
     flags, said = read_flags(Flags, arguments, "train"), said_in(arguments)
+    if flags.follow_parent:
+        end_with_parent()
     with as_typed({setting: option for setting, option in OPTIONS.items() if option in said}):
         return _train(flags)
 

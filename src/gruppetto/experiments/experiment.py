@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,15 +145,21 @@ class Experiment:
     def number_of_seeds(self, scale: Scale) -> int:
         return scale.seeds if scale.seeds is not None else scale.pick(*self.seeds)
 
+    def found(self, scale: Scale) -> list[Arm]:
+        """The arms in whose names is what the scale asks for. Raises :class:`SettingError` for a broken expression."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what it may mean in another Python
+                only = re.compile(scale.only)
+        except (re.error, OverflowError, RecursionError) as broken:
+            raise SettingError(f"is no regular expression ({broken})", where="--only", fix="mend it") from None
+        return [arm for arm in self.arms(scale) if only.search(arm.name)]
+
     def chosen(self, scale: Scale) -> list[Arm]:
         """The arms that the scale asks for. Raises :class:`SettingError` for a broken expression, and for none."""
-        arms = self.arms(scale)
-        try:
-            found = [arm for arm in arms if re.search(scale.only, arm.name)]
-        except re.error as broken:
-            raise SettingError(f"is no regular expression ({broken})", where="--only", fix="mend it") from None
+        found = self.found(scale)
         if not found:
-            fix = f"use a part of one, such as {arms[0].name!r}"
+            fix = f"use a part of one, such as {self.arms(scale)[0].name!r}"
             raise SettingError(f"{scale.only!r} is in the name of no arm of {self.name}", where="--only", fix=fix)
         return found
 

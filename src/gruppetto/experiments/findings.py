@@ -9,11 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gruppetto.experiments.experiment import HOW, LOSS, Arm, Column, Experiment, Ordering, Scale
+from gruppetto.experiments.experiment import HOW, LOSS, Arm, Column, Experiment, Ordering, Scale, Value
 from gruppetto.experiments.store import Result, Store
 from gruppetto.sim.tally import spread
 
-__all__ = ["Findings", "Judged", "Verdict"]
+__all__ = ["Findings", "Judged", "Verdict", "read"]
+
+LARGEST = 1e100
+"""Of what is larger the square is no number."""
+ROUNDING = 1e-12
+"""Shares that differ by less do so by how they are computed."""
+
+
+def read(value: Value, mine: Result, other: Result | None) -> float | None:
+    """A figure of a result; None if it has none: what it is made of is missing, came to no number, or is never reached.
+
+    >>> read(lambda mine, other: mine["a"] / mine["b"], {"a": 1.0, "b": 0.0}, None) is None
+    True
+    """
+    try:
+        found = value(mine, other)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int | float) and abs(found) < LARGEST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +67,10 @@ class Findings:
 
     def values(self, arm: Arm, column: Column) -> list[float]:
         """Of every seed that has one."""
-        found = [column.value(mine, other) for mine, other in self._results(arm)]
-        return [value for value in found if value is not None]
+        return [value for value in self._by_seed(arm, column) if value is not None]
 
     def cell(self, arm: Arm, column: Column) -> str:
-        """Mean ± half its interval, in words for a table."""
+        """Mean ± half its interval, in words for a table; of how many seeds, where it is not all that are there."""
         values, seeds = self.values(arm, column), self.seeds(arm)
         if column.value is LOSS.value and len(values) < len(seeds):
             return f"no number in {len(seeds) - len(values)} of {len(seeds)} seeds"
@@ -61,7 +78,8 @@ class Findings:
             return ""
         mean, half = spread(values)
         text = format(mean, column.form) + ("" if half is None else f" ± {half:{column.form.lstrip('+')}}")
-        return text.replace("%", " %")
+        few = "" if len(values) == len(seeds) else f" ({len(values)} of {len(seeds)} seeds)"
+        return text.replace("%", " %") + few
 
     def judged(self) -> list[Judged]:
         """Every ordering between arms that were asked for."""
@@ -70,19 +88,28 @@ class Findings:
         return [Judged(ordering=o, verdict=self.verdict(o)) for o in orderings]
 
     def verdict(self, ordering: Ordering) -> Verdict:
-        """It holds, or does not, if the interval of the paired difference lies on one side."""
+        """It holds, or does not, if the interval of the paired difference lies on one side.
+
+        A loss that is no number is above every one that is; other figures that only one of the two has under a seed say
+        nothing, and neither do the seeds that are left then.
+        """
         less, more = self._by_name[ordering.less], self._by_name[ordering.more]
-        shares = []
+        shares, ruined, spared, lacking = list[float](), 0, 0, False
         for seed in sorted({*self.seeds(less)} & {*self.seeds(more)}):
-            found = [ordering.value(self._store[arm.under(seed)], self._other(arm, seed)) for arm in (less, more)]
-            if found[0] is not None and found[1] is not None:
-                shares.append(found[0] / found[1] - 1.0)
-            elif ordering.value is LOSS.value and found[1] is not None:
-                return Verdict(word="DOES NOT HOLD", share=None, half=None)  # it came to no number at all
-        if not shares:
+            low, high = (read(ordering.value, self._store[a.under(seed)], self._other(a, seed)) for a in (less, more))
+            if low is not None and high is not None and high > 0 and low / high < LARGEST:
+                shares.append(low / high - 1.0)
+            elif ordering.value is LOSS.value and (low is None) != (high is None):
+                ruined, spared = ruined + (low is None), spared + (high is None)
+            else:
+                lacking = lacking or low is not None or high is not None
+        if ruined and not spared and ruined + len(shares) > 1:
+            return Verdict(word="DOES NOT HOLD", share=None, half=None)  # it came to no number at all
+        shares += [-1.0] * spared
+        if ruined or not shares:
             return Verdict(word="undecided", share=None, half=None)
         mean, half = spread(shares)
-        if half is None or abs(mean - ordering.within) <= half:
+        if half is None or lacking or abs(mean - ordering.within) <= half + ROUNDING:
             return Verdict(word="undecided", share=mean, half=half)
         return Verdict(word="HOLDS" if mean < ordering.within else "DOES NOT HOLD", share=mean, half=half)
 
@@ -112,7 +139,11 @@ class Findings:
         if not values:
             return None
         mean, half = spread(values)
-        return {"mean": mean, "half": half, "by_seed": values}
+        return {"mean": mean, "half": half, "by_seed": self._by_seed(arm, column)}
+
+    def _by_seed(self, arm: Arm, column: Column) -> list[float | None]:
+        """Of every seed that is there."""
+        return [read(column.value, mine, other) for mine, other in self._results(arm)]
 
     def _results(self, arm: Arm) -> Iterator[tuple[Result, Result | None]]:
         for seed in self.seeds(arm):

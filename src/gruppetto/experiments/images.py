@@ -9,6 +9,8 @@ Fashion-MNIST (1708.07747, MIT) is in Debian's package ``dataset-fashion-mnist``
 from __future__ import annotations
 
 import gzip
+import math
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,9 @@ def read_fashion(cache: Path) -> tuple[Bytes, Bytes]:
     for part in ("train", "t10k"):
         pixels = _idx(place / f"{part}-images-idx3-ubyte.gz", dimensions=3)
         labels = _idx(place / f"{part}-labels-idx1-ubyte.gz", dimensions=1)
+        if pixels.shape != (len(labels), SIDE, SIDE) or not len(labels) or labels.max() >= CLASSES:
+            where = str(place / f"{part}-*.gz")
+            raise DataError(f"holds no {SIDE} × {SIDE} images of {CLASSES} classes", where=where, fix="fetch it again")
         found.append(np.concatenate((pixels.reshape(len(labels), -1), labels[:, None]), axis=1))
     return found[0], found[1]
 
@@ -49,13 +54,13 @@ def _idx(path: Path, *, dimensions: int) -> Bytes:
     """The array in a file of the IDX format: magic number, sizes as big-endian 32 bits, bytes."""
     try:
         raw = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot be read ({error})", where=str(path), fix="fetch it again") from error
-    sizes = np.frombuffer(raw, ">i4", count=dimensions, offset=4)
-    body = np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
-    if raw[:4] != bytes((0, 0, 8, dimensions)) or body.size != np.prod(sizes):
+    header = 4 + 4 * dimensions
+    sizes = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, header, 4)]
+    if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) - header != math.prod(sizes):
         raise DataError("is no IDX file of bytes", where=str(path), fix="fetch it again")
-    return body.reshape(sizes)
+    return np.frombuffer(raw, np.uint8, offset=header).reshape(sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,12 +47,20 @@ def find_pretrained(cache: Path) -> Path | None:
 
 
 def load(place: Path) -> Any:
-    """What transformers make of a directory, in float32, and without bars of progress."""
+    """What transformers make of a directory, in float32, and without bars of progress. Raises :class:`DataError`."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_cache=False)
+    try:
+        return AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_cache=False)
+    except Exception as error:  # of the library's own kinds, and of those below it
+        raise _damaged(error, place) from error
+
+
+def _damaged(error: Exception, place: Path) -> DataError:
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return DataError(f"cannot be loaded ({first})", where=str(place), fix="make it again")
 
 
 def maker(asked: Ride, cache: Path) -> MakeModel:
@@ -104,7 +112,10 @@ class _Tokenizer:
     def __init__(self, place: Path) -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer: Any = Tokenizer.from_file(str(place / "tokenizer.json"))
+        try:
+            self._tokenizer: Any = Tokenizer.from_file(str(place / "tokenizer.json"))
+        except Exception as error:  # the library raises no other kind
+            raise _damaged(error, place / "tokenizer.json") from error
         self.vocab_size: int = self._tokenizer.get_vocab_size()
         self.end_of_document = 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -53,6 +54,7 @@ def make_rides(
     todo = [ride for ride in rides if ride not in store]
     if not todo:
         return
+    store.try_out()
     clock = MonotonicClock()
     began, told = clock.now(), f"{len(rides) - len(todo)} of {len(rides)} are there already"
     say(f"{len(todo)} runs to make, {workers} at a time" + (f"; {told}" if len(todo) < len(rides) else ""))
@@ -89,7 +91,12 @@ def by_children(todo: Sequence[Ride], cache: Path, workers: int) -> Iterator[tup
         for child in children:
             threading.Thread(target=_serve, args=(child, waiting, over), daemon=True).start()
         for _ in todo:
-            yield over.get()
+            ride, done = over.get()
+            while done.result is None and not over.empty():  # what the others have made by now is kept
+                other, made = over.get()
+                if made.result is not None:
+                    yield other, made
+            yield ride, done
 
 
 def _serve(
@@ -116,9 +123,14 @@ def _children(cache: Path, workers: int) -> Iterator[list[subprocess.Popen[bytes
     command = [sys.executable, "-m", "gruppetto.experiments.worker", str(cache)]
     children: list[subprocess.Popen[bytes]] = []
     try:
-        for _ in range(workers):
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            children.append(subprocess.Popen(command, env=environment, **pipes))  # type: ignore[call-overload]
+        # A Ctrl-C while they begin is for us: until a worker leaves it alone by itself, it is held up.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(workers):
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                children.append(subprocess.Popen(command, env=environment, **pipes))  # type: ignore[call-overload]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield children
     finally:
         for child in children:

@@ -30,12 +30,25 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the machine that it happened to run on."""
 
 
+class _Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """What every result has."""
+
+    loss: float | None
+
+
 class Store:
     """The results in one file, by ride."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._results: dict[str, Result] = {line.hash: line.result for line in _lines(path)}
+        self.left_out = 0
+        """Lines that are not whole, or are of another version: their rides are made again."""
+        self._results: dict[str, Result] = {}
+        for line in _lines(path):
+            if line is None:
+                self.left_out += 1
+            else:
+                self._results[line.hash] = line.result
 
     def __contains__(self, ride: Ride) -> bool:
         return ride.hash in self._results
@@ -50,31 +63,45 @@ class Store:
     def __len__(self) -> int:
         return len(self._results)
 
+    def try_out(self) -> None:
+        """Raises :class:`OSError` now if nothing could be kept later."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666))
+
     def add(self, ride: Ride, result: Result, *, took_s: float) -> None:
-        """Keep it, on disk before this returns."""
+        """Keep it, on disk before this returns. Raises :class:`OSError`."""
         line = msgspec.json.encode(_Line(hash=ride.hash, ride=ride.said, result=result, took_s=round(took_s, 3)))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            os.write(descriptor, (b"" if _ends_whole(descriptor) else b"\n") + line + b"\n")
+            rest = (b"" if _ends_whole(descriptor) else b"\n") + line + b"\n"
+            while rest:  # one write, unless the disk is nearly full
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         finally:
             os.close(descriptor)
         self._results[ride.hash] = result
 
 
-def _lines(path: Path) -> Iterator[_Line]:
+def _lines(path: Path) -> Iterator[_Line | None]:
     if not path.exists():
         return
     for raw in path.read_bytes().splitlines():
-        try:
-            line = msgspec.json.decode(raw, type=_Line)
-            ride = msgspec.convert(line.ride, Ride)
-        except msgspec.MsgspecError:
-            continue
-        # Changed by hand, or a field means something else today: nobody knows what it is the result of.
-        if ride.hash == line.hash:
-            yield line
+        if raw.strip():
+            yield _line(raw)
+
+
+def _line(raw: bytes) -> _Line | None:
+    try:
+        line = msgspec.json.decode(raw, type=_Line)
+        ride = msgspec.convert(line.ride, Ride)
+        msgspec.convert(line.result, _Ending)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    # Changed by hand, or a field means something else today: nobody knows what it is the result of.
+    return line if ride.hash == line.hash else None
 
 
 def _ends_whole(descriptor: int) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,18 +51,37 @@ def _row(judged: Judged) -> str:
 
 
 def write(findings: Findings, place: Path) -> list[Path]:
-    """``NAME.md``, ``NAME.json`` and ``NAME.png`` (``NAME-quick`` of a quick look); without matplotlib no figure."""
+    """``NAME.md``, ``NAME.json`` and ``NAME.png`` (``NAME-quick`` of a quick look); without matplotlib no figure.
+
+    Each is replaced whole or left as it is. Raises :class:`OSError`.
+    """
     place.mkdir(parents=True, exist_ok=True)
     stem = findings.experiment.name + ("-quick" if findings.scale.quick else "")
     page, data, picture = (place / f"{stem}.{ending}" for ending in ("md", "json", "png"))
-    page.write_text(table(findings), encoding="utf-8")
-    data.write_text(json.dumps(findings.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    said = json.dumps(findings.as_json(), indent=1, ensure_ascii=False) + "\n"
+    for path, text in ((page, table(findings)), (data, said)):
+        with _replaced(path) as new:
+            new.write_text(text, encoding="utf-8")
     with suppress(ImportError):
         from gruppetto.report.figures import save_png
 
-        save_png(draw(findings), picture)
+        with _replaced(picture) as new:
+            save_png(draw(findings), new)
         return [page, data, picture]
     return [page, data]
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """A name beside ``path``, for what takes its place at the end of the block."""
+    new = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        yield new
+        new.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def draw(findings: Findings) -> Figure:

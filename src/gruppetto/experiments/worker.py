@@ -1,6 +1,7 @@
 """``python -m gruppetto.experiments.worker CACHE``: rides in, a line each; what came of them out, a line each.
 
-It ends with its standard input, in the middle of a ride too: nobody would hear of it.
+It ends with its standard input, and by SIGTERM, in the middle of a ride too: nobody would hear of it. What the ride has
+put into temporary directories goes with it, and so do processes that it has started.
 """
 
 from __future__ import annotations
@@ -21,9 +22,14 @@ from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = ["main"]
 
+LEAVES_WITHIN_S = 4.0
+TERMINATED = 128 + signal.SIGTERM
+
 
 def main(cache: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: whoever started this will end it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, _leave)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a library prints is no answer
     asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -36,8 +42,8 @@ def main(cache: Path) -> None:
         began = clock.now()
         try:
             done = Done(result=ride(asked_for, cache), took_s=clock.now() - began)
-        except GruppettoError as error:
-            done = Done(failed=" ".join(str(error).split()))
+        except (GruppettoError, ImportError, OSError, MemoryError) as error:
+            done = Done(failed=" ".join(str(error).split()) or type(error).__name__)
         answers.write(msgspec.json.encode(done) + b"\n")
 
 
@@ -48,8 +54,19 @@ def _listen(asked: queue.SimpleQueue[bytes]) -> None:
         *whole, rest = (rest + more).split(b"\n")
         for line in whole:
             asked.put(line)
-    os._exit(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(LEAVES_WITHIN_S)
+    os._exit(TERMINATED)
+
+
+def _leave(number: int, frame: object) -> None:
+    """Once: what comes later finds it leaving."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(TERMINATED)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    except SystemExit:
+        os._exit(TERMINATED)  # all is left in order by now, and taking torch apart would take seconds

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gruppetto.errors import DataError
 from gruppetto.train.cache import publish
 from gruppetto.train.corpus import Corpus, Document
 from gruppetto.train.setting import bpe_size
@@ -123,13 +124,26 @@ def encoded(documents: Iterable[Document], tokenizer: Tokenizer, cache: Path, *,
     path = cache / f"tokens-{_key(corpus_key, tokenizer.definition())}.npy"
     if not path.exists():
         publish(path, lambda file: _write_tokens(file, documents, tokenizer))
-    tokens: TokenArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    fix = "delete it: it is made again"
+    try:
+        tokens: TokenArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        why = f"cannot be read ({error.strerror or error})"
+        raise DataError(why, where=str(path), fix="check rights and memory") from error
+    except (EOFError, ValueError) as error:
+        raise DataError(f"cannot be read ({error})", where=str(path), fix=fix) from error
+    if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype != _dtype(tokenizer):
+        raise DataError("is no list of tokens", where=str(path), fix=fix)
     return tokens
+
+
+def _dtype(tokenizer: Tokenizer) -> np.dtype[Any]:
+    return np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
 
 
 def _write_tokens(file: BinaryIO, documents: Iterable[Document], tokenizer: Tokenizer) -> None:
     """An .npy file in one pass: numpy pads the header so that the length can be filled in afterwards."""
-    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 2**16 else "<u4")
+    dtype = _dtype(tokenizer)
     ending = np.array([tokenizer.end_of_document], dtype)
     length = 0
     _write_header(file, dtype, length)

@@ -1,0 +1,40 @@
+"""The results that come with the repository: what is told of them is what is told of them today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gruppetto.experiments.catalogue import EXPERIMENTS
+from gruppetto.experiments.experiment import Scale
+from gruppetto.experiments.findings import Findings
+from gruppetto.experiments.store import Store
+from gruppetto.experiments.telling import table
+
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """In which everything seems to be that has to be fetched."""
+    for name in ("fashion-mnist/train-images-idx3-ubyte.gz", "smollm2/config.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_pages_are_up_to_date(page: Path, cache: Path) -> None:
+    name, quick = page.stem.removesuffix("-quick"), page.stem.endswith("-quick")
+    experiment, store = EXPERIMENTS[name], Store(RESULTS / f"{name}.jsonl")
+    lines = set(page.read_text(encoding="utf-8").splitlines())
+    # With which --seeds it was made, and of which arms, it does not say.
+    made = [table(Findings(experiment, Scale(quick=quick, seeds=n, cache=cache), store)) for n in (None, 3, 5)]
+    assert any(lines <= {*told.splitlines()} for told in made), min(lines - {*told.splitlines()} for told in made)
+
+
+@pytest.mark.parametrize("kept", [RESULTS / f"{name}.jsonl" for name in EXPERIMENTS], ids=lambda kept: kept.stem)
+def test_no_result_is_of_another_version(kept: Path) -> None:
+    store = Store(kept)
+    assert len(store) and not store.left_out
