@@ -13,7 +13,7 @@ from gruppetto.experiments.experiment import HOW, LOSS, Arm, Column, Experiment,
 from gruppetto.experiments.store import Result, Store
 from gruppetto.sim.tally import spread
 
-__all__ = ["Findings", "Judged", "Verdict", "read"]
+__all__ = ["NOT_MADE", "Findings", "Judged", "Verdict", "read"]
 
 LARGEST = 1e100
 """Of what is larger the square is no number."""
@@ -34,9 +34,13 @@ def read(value: Value, mine: Result, other: Result | None) -> float | None:
     return found if isinstance(found, int | float) and abs(found) < LARGEST else None
 
 
+NOT_MADE = "not made"
+"""The word for two arms that have no seed in common."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``HOLDS``, ``DOES NOT HOLD`` or ``undecided``, and the difference that says so, as a share."""
+    """``HOLDS``, ``DOES NOT HOLD``, ``undecided`` or ``not made``, and the difference that says so, as a share."""
 
     word: str
     share: float | None
@@ -94,8 +98,11 @@ class Findings:
         nothing, and neither do the seeds that are left then.
         """
         less, more = self._by_name[ordering.less], self._by_name[ordering.more]
+        seeds = sorted({*self.seeds(less)} & {*self.seeds(more)})
+        if not seeds:
+            return Verdict(word=NOT_MADE, share=None, half=None)
         shares, ruined, spared, lacking = list[float](), 0, 0, False
-        for seed in sorted({*self.seeds(less)} & {*self.seeds(more)}):
+        for seed in seeds:
             low, high = (read(ordering.value, self._store[a.under(seed)], self._other(a, seed)) for a in (less, more))
             if low is not None and high is not None and high > 0 and low / high < LARGEST:
                 shares.append(low / high - 1.0)

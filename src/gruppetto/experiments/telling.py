@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gruppetto.experiments.experiment import HOW, Arm
-from gruppetto.experiments.findings import Findings, Judged
+from gruppetto.experiments.findings import NOT_MADE, Findings, Judged
 from gruppetto.sim.tally import spread
 
 if TYPE_CHECKING:
@@ -33,11 +33,15 @@ def table(findings: Findings) -> str:
         f"| arm | {' | '.join(column.title for column in columns)} | seeds |",
         "|---" * (len(columns) + 2) + "|",
     ]
-    for arm in findings.arms:
+    made = [arm for arm in findings.arms if findings.seeds(arm)]
+    for arm in made:
         cells = [findings.cell(arm, column) for column in columns]
         lines.append(f"| {arm.name} | {' | '.join(cells)} | {len(findings.seeds(arm))} |")
-    if judged := findings.judged():
+    judged = [each for each in findings.judged() if each.verdict.word != NOT_MADE]
+    if judged:
         lines += ["", "| what should come out | verdict | difference |", "|---|---|---|", *map(_row, judged)]
+    if missing := [arm.name for arm in findings.arms if arm not in made]:
+        lines += ["", f"Not made: {'; '.join(missing)}."]
     if experiment.paper:
         lines += ["", f"The paper: {experiment.paper}"]
     return "\n".join(lines) + "\n"

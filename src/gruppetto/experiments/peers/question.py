@@ -81,6 +81,7 @@ def _orderings(scale: Scale) -> list[Ordering]:
                 ("storm", "who lives on waits less at a time", LONGEST),
                 ("stopped", "who lives on waits less at a time", LONGEST),
                 ("slow", "takes less time", WALL),
+                ("spoilt", "a better model comes out", LOSS.value),
             )
         ]
     return found
