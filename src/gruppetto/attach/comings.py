@@ -21,6 +21,7 @@ from gruppetto.attach.notice import Notice
 from gruppetto.attach.parting import finish, part
 from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.sharding import FlatModel
+from gruppetto.attach.taking import Taking
 from gruppetto.errors import LayoutError
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import StepStarted
@@ -49,6 +50,8 @@ class Comings(Keeping):
     _follow: Follow | None
     _whereabouts: Whereabouts | None
     """Of a rank of many."""
+    _taking: Taking
+    """Of a rank that follows."""
     _notice: Notice
     _hooks: StepHooks | None
     _parted: bool
@@ -126,6 +129,8 @@ class Comings(Keeping):
         """On a rank that follows: begin from what rank 0 begins from."""
         if order.source == Source.SYNCER.value:
             self._rewarms()
+        elif order.source == Source.PEER.value:
+            self._taking.put_in(order.versions)
         elif order.place and self._checkpoints is not None and self._inner is not None:
             layout, frame = self._holdings.model.layout, self._client.welcome
             assert frame is not None

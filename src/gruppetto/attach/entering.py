@@ -125,11 +125,11 @@ class Entering:
         if find.source is Source.SYNCER:
             self._rewarms()
         with hands.client.news:
-            conduct.order(Begin(source=find.source.value, place=found.place))
             stands = hands.core.search_stands
+            conduct.order(Begin(source=find.source.value, place=found.place, versions=found.versions if stands else ()))
             for fragment, version, lease in found.arrivals:
                 if stands:
-                    hands.holdings.arrive(fragment, version, lease)
+                    hands.holdings.found(fragment, version, lease)
                 else:
                     lease.release()
             self._notes(found.note)

@@ -140,7 +140,7 @@ class LearnerView:
     def metrics(self) -> dict[str, float]:
         """Numbers for any tracker, in one flat dictionary; all begin with ``gruppetto/``. Seconds, bytes and counts."""
         core, client = self._core, self._client
-        donations = None if isinstance(client, RankClient) else client.donations
+        donations = client.donations
         with client.news:
             shards = self._shards_of_the_run
             cores = [each.core for each in shards] or [core]
