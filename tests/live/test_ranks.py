@@ -195,12 +195,47 @@ def test_what_accelerate_saves_has_the_learner_of_many_ranks(
     assert fetch_status(url)["learners"]["x"]["incarnation"] == 2
 
 
+def test_a_state_goes_from_rank_to_rank_however_many_there_are(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
+    """From one to columns of two, to rows of three, to two replicas of which one fails at its first donor, to one."""
+    url = syncer(rounds=100_000, num_fragments=3, sync_period=3, num_learners=3)
+    riding: list[Group] = []
+
+    def joins(name: str, kind: str, size: int, *donors: str, leaving: int = 0, **how: Any) -> None:
+        for one in riding[:leaving]:
+            os.kill(one.processes[-1].pid or 0, signal.SIGTERM)
+            assert one.ended() == [0] * one.size
+        del riding[:leaving]
+        riding.append(group(url, name, kind, size, **how))
+        until(lambda: all(len(riding[-1].lines(rank)) > 5 for rank in range(size)))
+        for rank in range(size if donors else 0):
+            began = torch.load(riding[-1].out / f"{name}-{rank}.began", weights_only=True)
+            assert rank or began["from"] in [f"peer {donor}" for donor in donors], began["from"]
+            assert not rank or began["visits"] == len(donors), "all ranks go on to the next donor together"
+            assert {line[1] for line in riding[-1].lines(rank)} == {1.0}, "no ramp: the moments are a peer's"
+            assert began["moments"].keys() == signs.keys() and began["alike"] == {True}
+            for key, values in signs.items():
+                assert torch.equal(began["moments"][key], values), (name, rank, key)
+                assert torch.equal(began["bases"][f"base.{key}"], weights[key]), "nobody has learnt anything"
+            assert torch.equal(began["told"], torch.full((3,), 7.0)), "buffers come along"
+
+    tools = runpy.run_path(str(SCRIPT))
+    model = tools["made"]({"rank": 0, "size": 1, "kind": "plain"})
+    signs, weights = tools["signs"](model), {name: p.detach() for name, p in model.named_parameters()}
+    joins("heir-a", "plain", 1, signs=True)
+    joins("heir-b", "tp", 2, "heir-a")
+    joins("heir-c", "fsdp", 3, "heir-b", leaving=1)
+    joins("heir-d", "ddp", 2, "heir-b", "heir-c", fails=True)
+    joins("heir-e", "plain", 1, "heir-d", leaving=2)
+
+
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     syncer: Callable[..., str], group: Callable[..., Group], tmp_path: Path
 ) -> None:
     """From what two ranks have saved, as three; it has a part in a checkpoint of the run, and leaves on notice."""
     url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
-    group(url, "b", "plain", 1, lockstep=False, parts=str(tmp_path / "parts-b"))
+    group(url, "b", "plain", 1, lockstep=False, parts=str(tmp_path / "parts-b"), donate=None)
     until(lambda: fetch_status(url)["round"] > 5)
     kept, parts = tmp_path / "kept", tmp_path / "parts-a"
     first = group(url, "a", "fsdp", 2, place="first", lockstep=False, keeps=str(kept))
