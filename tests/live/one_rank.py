@@ -182,7 +182,7 @@ def heir(told: dict[str, Any]) -> None:
                     )
             log.write(json.dumps([learner.round, learner.lr_factor, ""]) + "\n")
             log.flush()
-            time.sleep(0.02)
+            time.sleep(0.1)
 
 
 def put(place: str, model: nn.Module, optimizer: torch.optim.Optimizer, learner: gruppetto.Learner) -> None:

@@ -40,7 +40,7 @@ class Group:
         self.name, self.size, self.out = name, size, place
         self.out.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint", "gruppetto.attach"])
+        context.set_forkserver_preload(["tests.live.ready"])
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         told = {"url": url, "name": name, "kind": kind, "size": size, "out": str(place), "lockstep": True, **how}
@@ -198,7 +198,7 @@ def test_what_accelerate_saves_has_the_learner_of_many_ranks(
 def test_a_state_goes_from_rank_to_rank_however_many_there_are(
     syncer: Callable[..., str], group: Callable[..., Group]
 ) -> None:
-    """From one to columns of two, to rows of three, to two replicas of which one fails at its first donor, to one."""
+    """From two replicas to one, to columns of two of which one fails at its first donor, to rows of three."""
     url = syncer(rounds=100_000, num_fragments=3, sync_period=3, num_learners=3)
     riding: list[Group] = []
 
@@ -208,7 +208,7 @@ def test_a_state_goes_from_rank_to_rank_however_many_there_are(
             assert one.ended() == [0] * one.size
         del riding[:leaving]
         riding.append(group(url, name, kind, size, **how))
-        until(lambda: all(len(riding[-1].lines(rank)) > 5 for rank in range(size)))
+        until(lambda: all(len(riding[-1].lines(rank)) > 2 for rank in range(size)))
         for rank in range(size if donors else 0):
             began = torch.load(riding[-1].out / f"{name}-{rank}.began", weights_only=True)
             assert rank or began["from"] in [f"peer {donor}" for donor in donors], began["from"]
@@ -223,11 +223,10 @@ def test_a_state_goes_from_rank_to_rank_however_many_there_are(
     tools = runpy.run_path(str(SCRIPT))
     model = tools["made"]({"rank": 0, "size": 1, "kind": "plain"})
     signs, weights = tools["signs"](model), {name: p.detach() for name, p in model.named_parameters()}
-    joins("heir-a", "plain", 1, signs=True)
-    joins("heir-b", "tp", 2, "heir-a")
-    joins("heir-c", "fsdp", 3, "heir-b", leaving=1)
-    joins("heir-d", "ddp", 2, "heir-b", "heir-c", fails=True)
-    joins("heir-e", "plain", 1, "heir-d", leaving=2)
+    joins("heir-a", "ddp", 2, signs=True)
+    joins("heir-b", "plain", 1, "heir-a")
+    joins("heir-c", "tp", 2, "heir-a", "heir-b", fails=True)
+    joins("heir-d", "fsdp", 3, "heir-c", leaving=2)
 
 
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(
