@@ -294,9 +294,16 @@ class Learner(Comings):
         if self._ranks is not None and not self._ranks.leads:
 
             def visit(donor: Donor) -> Visit:
-                tls = None if peers is None else peers.as_guest_of(donor.learner)
-                who = {"learner": self.name, "session": session}
-                return Visit(donor.address, **who, token=token, stall_s=stall_s, fits=fits, tls=tls, needs=needs)
+                return Visit(
+                    donor.address,
+                    learner=self.name,
+                    session=session,
+                    token=token,
+                    stall_s=stall_s,
+                    fits=fits,
+                    needs=needs,
+                    tls=None if peers is None else peers.as_guest_of(donor.learner),
+                )
 
             self._taking = Taking(model, optimizer, self._holdings, rank=self._ranks.rank, visit=visit)
             if donates is not None and optimizer is not None:
