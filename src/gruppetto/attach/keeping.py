@@ -12,8 +12,8 @@ from torch import nn
 from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.giving import Giving
-from gruppetto.attach.giving_together import GivingTogether
 from gruppetto.attach.holdings import Holdings
+from gruppetto.attach.portions import GivingTogether
 from gruppetto.attach.ranks import Ranks
 from gruppetto.attach.telling import Telling
 from gruppetto.errors import StateError

@@ -23,7 +23,6 @@ from gruppetto.attach.counting import StepCounts, whole_number
 from gruppetto.attach.deserting import Whereabouts
 from gruppetto.attach.follow import Follow
 from gruppetto.attach.giving import Giving, check_manifest
-from gruppetto.attach.giving_together import GivingTogether
 from gruppetto.attach.hands import Hands
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.hooks import StepHooks, check_free
@@ -31,6 +30,7 @@ from gruppetto.attach.lead import Lead
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import LAST_WORDS_S
+from gruppetto.attach.portions import GivingTogether
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rendezvous import say_if_it_may_not_come_back
 from gruppetto.attach.run_ahead import RunAhead
@@ -131,7 +131,8 @@ class Learner(Comings):
 
     A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
     these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
-    ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it.
+    ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it;
+    ``donate=HOST:PORT`` is each rank's own.
     ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
     on all ranks when one of them has gone.
 

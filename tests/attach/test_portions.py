@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from gruppetto.attach.giving import Giving, check_manifest
-from gruppetto.attach.giving_together import GivingTogether
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.inner_state import gather
+from gruppetto.attach.portions import GivingTogether
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.taking import Taking, needs_of, put_in, took
 from gruppetto.attach.together import AUTO, _check_places
