@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import gruppetto
+import gruppetto.data
 from gruppetto.attach import deserting
 from gruppetto.attach.part import Parts
 from gruppetto.attach.ranks import Ranks
@@ -170,17 +171,19 @@ def heir(told: dict[str, Any]) -> None:
         bases = {key: full(base) for key, base in learner.state_dict().items() if key.startswith("base.")}
         found = {"from": learner.began_from, "visits": len(cuts), "moments": moments, "alike": kinds}
         torch.save({**found, "bases": bases, "told": model.told}, out / f"{name}-{rank}.began")
-        for step in itertools.count():
-            if learner.finished or learner.left:
-                break
-            (nn.functional.cross_entropy(model(torch.arange(4)), torch.arange(4)) * 0).backward()
+        share = (0, 1) if told["kind"] == "tp" else None  # all ranks of it train on the same
+        data = gruppetto.data.slots(range(10_000)).of(learner, batch_size=3, collate=list, share=share)
+        for step, items in enumerate(learner.until_finished(data)):
+            ids = torch.tensor(items) % VOCABULARY
+            (nn.functional.cross_entropy(model(ids), ids) * 0).backward()
             optimizer.step()
             if step == 0 and told.get("signs"):
                 for key, values in signs(model).items():
                     next(state for p, state in optimizer.state.items() if names[id(p)] == key)["max_exp_avg_sq"].copy_(
                         values
                     )
-            log.write(json.dumps([learner.round, learner.lr_factor, ""]) + "\n")
+            place = [learner.place.incarnation, learner.slot, learner.place.cursor]
+            log.write(json.dumps([learner.round, learner.lr_factor, items, place]) + "\n")
             log.flush()
             time.sleep(0.1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,8 +21,9 @@ import pytest
 import torch
 from tests.live.waiting import PATIENCE_S, until
 
-import gruppetto
+import gruppetto.data
 from gruppetto.attach.part import load_part
+from gruppetto.attach.view import Place
 from gruppetto.launch.ask import fetch_status, find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint
 from gruppetto.protocol import ProtocolSetting
@@ -195,6 +197,16 @@ def test_what_accelerate_saves_has_the_learner_of_many_ranks(
     assert fetch_status(url)["learners"]["x"]["incarnation"] == 2
 
 
+class _At:
+    """A learner that stands somewhere in the data."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def took(self, cursor: int, *, incarnation: int) -> None:
+        pass
+
+
 def test_a_state_goes_from_rank_to_rank_however_many_there_are(
     syncer: Callable[..., str], group: Callable[..., Group]
 ) -> None:
@@ -227,6 +239,17 @@ def test_a_state_goes_from_rank_to_rank_however_many_there_are(
     joins("heir-b", "plain", 1, "heir-a")
     joins("heir-c", "tp", 2, "heir-a", "heir-b", fails=True)
     joins("heir-d", "fsdp", 3, "heir-c", leaving=2)
+    for one, share in ((riding[0], 1), (riding[1], 3)):
+        by_rank = [one.lines(rank) for rank in range(one.size)]
+        (slot,) = {line[3][1] for line in by_rank[0]}
+        steps = list(zip(*by_rank, strict=False))
+        assert all(line[3] == together[0][3] for together in steps for line in together), "one cursor for all"
+        if share == 1:
+            assert all(line[2] == together[0][2] for together in steps for line in together), "columns: the same items"
+        begins = steps[0][0][3][2] - 3 * share
+        rows = [row for together in steps for row in zip(*(line[2] for line in together[:share]), strict=True)]
+        in_turn = gruppetto.data.slots(range(10_000)).of(_At(Place(1, slot, begins)))
+        assert [item for row in rows for item in row] == list(itertools.islice(in_turn, 3 * share * len(steps)))
 
 
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(

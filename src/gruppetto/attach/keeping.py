@@ -11,6 +11,7 @@ from torch import nn
 
 from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
+from gruppetto.attach.data_share import share_of
 from gruppetto.attach.giving import Giving
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.portions import GivingTogether
@@ -54,6 +55,12 @@ class Keeping(Telling):
     def session(self) -> str:
         """This life of this process, the same on all of its ranks."""
         return self._core.session
+
+    @property
+    def data_share(self) -> tuple[int, int]:
+        """Which of how many equal shares of its slot's items this rank takes. Raises :class:`SettingError` where that
+        cannot be seen, as with tensor parallelism."""
+        return share_of(self._model, self._ranks)
 
     def agree(self, text: str) -> str:
         """What rank 0 has passed, on all ranks: collective, between two steps."""
