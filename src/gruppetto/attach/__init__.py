@@ -43,6 +43,7 @@ lead        rank 0 at a boundary
 follow      the other ranks
 inbox       what has arrived at one rank and not yet at all
 receipts    what the syncer has taken, as any of them has heard
+data_share  whose data is which
 portions    a state that is given rank by rank
 channel     orders sent ahead, in the middle of a step
 holding     what a rank holds of a parameter
