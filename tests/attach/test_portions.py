@@ -30,7 +30,7 @@ from gruppetto.protocol.units import Fragment, LearnerId, Version
 from gruppetto.runtime.companions import lacking
 from gruppetto.runtime.donation import Manifest, encode_manifest
 from gruppetto.runtime.joining import Fetched
-from gruppetto.runtime.orders import Fetch
+from gruppetto.runtime.orders import Begin, Fetch
 from gruppetto.runtime.spans import Needs, places_of, requests_for
 
 SHAPES = {"wide": (70, 90), "odd": (7, 3), "vector": (5,), "one": (1,), "none": (0, 2)}
@@ -271,12 +271,25 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
         assert errand(1) == (0, lacking(1, rank))
         visit.trouble = None
         assert errand(2) == (2, lacking(1, rank))
-        taking.put_in((Version(3), Version(4)))
-        assert set(holdings._arrived) == {0, 1} and gather(model, optimizer).tensors
+        before = model.seen.clone()
+        begin = Begin(source="peer", number=3, versions=(Version(3), Version(4)))
+        taking.begin(begin, lambda: None)
+        assert set(holdings._arrived) == {0, 1} and taking.standing == (3, lacking(1, rank))
+        assert gather(model, optimizer).tensors and not torch.equal(model.seen, before)
+        taking.undo()
+        assert not gather(model, optimizer).tensors and torch.equal(model.seen, before)
+
+        def damaged() -> None:
+            model.seen.fill_(9.0)
+            raise StateError("is damaged", where="kept")
+
+        taking.begin(Begin(source="checkpoint", number=4, place="kept"), damaged)
+        assert taking.standing == (3, lacking(4, rank)) and torch.equal(model.seen, before)
         taking.close()
 
     at_each_rank("rows of 2", story)
-    assert [r.message for r in caplog.records] == [f"rank {n}: no state from d: OSError: cut" for n in range(2)]
+    said = ["no state from d: OSError: cut", "cannot begin as the others have: kept: is damaged"]
+    assert [r.message for r in caplog.records] == [f"rank {n}: {what}" for n in range(2) for what in said]
 
 
 @pytest.mark.parametrize(

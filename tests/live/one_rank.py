@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import gruppetto
 import gruppetto.data
-from gruppetto.attach import deserting
+from gruppetto.attach import deserting, taking
 from gruppetto.attach.part import Parts
 from gruppetto.attach.ranks import Ranks
 from gruppetto.errors import ConnectionLost, GruppettoError
@@ -81,10 +81,18 @@ def made(told: dict[str, Any]) -> nn.Module:
     return model
 
 
+def never(*_: object) -> Any:
+    raise ConnectionLost("it has never come")
+
+
 def ride(told: dict[str, Any]) -> None:
     rank, size, name, out = told["rank"], told["size"], told["name"], Path(told["out"])
     model = made(told)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    if rank == 1 and told.get("cannot") == "fetch":
+        Visit.fetch_part = never  # type: ignore[method-assign]
+    elif rank == 1 and told.get("cannot") == "begin":
+        taking.put_in = never  # type: ignore[assignment]
     lockstep = {"max_run_ahead": 0, "run_ahead_timeout_s": 60.0} if told["lockstep"] else {}
     learner = gruppetto.Learner(
         model,
@@ -94,7 +102,6 @@ def ride(told: dict[str, Any]) -> None:
         tokens_per_step=BATCH,
         quiet=True,
         leave_on_sigterm=True,
-        donate=told.get("donate", "auto"),
         checkpoints=gruppetto.Checkpoints(told["keeps"], every_steps=2) if told.get("keeps") else None,
         on_checkpoint=Parts(Path(told["parts"]), model, optimizer, extra=lambda: {"who": name, "draw": torch.ones(3)})
         if told.get("parts")

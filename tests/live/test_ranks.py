@@ -257,20 +257,23 @@ def test_a_dead_rank_is_a_dead_learner_which_comes_back(
 ) -> None:
     """From what two ranks have saved, as three; it has a part in a checkpoint of the run, and leaves on notice."""
     url = syncer(rounds=100_000, num_learners=2, num_fragments=4, sync_period=4, liveness_s=2.0)
-    group(url, "b", "plain", 1, lockstep=False, parts=str(tmp_path / "parts-b"), donate=None)
+    group(url, "b", "plain", 1, lockstep=False, parts=str(tmp_path / "parts-b"))
     until(lambda: fetch_status(url)["round"] > 5)
     kept, parts = tmp_path / "kept", tmp_path / "parts-a"
-    first = group(url, "a", "fsdp", 2, place="first", lockstep=False, keeps=str(kept))
+    first = group(url, "a", "fsdp", 2, place="first", lockstep=False, keeps=str(kept), cannot="begin")
     until(lambda: len(first.lines()) > 5 and any(kept.glob("round-*[0-9]")))
-    assert first.lines()[0][1] < 1, "it began with the run's weights and a fresh optimizer, at a lower rate"
+    assert first.lines()[0][1] < 1, "what one rank cannot begin from none does: a fresh optimizer, at a lower rate"
     os.kill(first.processes[1].pid or 0, signal.SIGKILL)
     assert first.ended() == [3, -signal.SIGKILL], "the other rank ends too"
     before = fetch_status(url)["round"]
     until(lambda: fetch_status(url)["round"] > before + 3)  # nobody waits for it
-    second = group(url, "a", "fsdp", 3, place="second", lockstep=False, keeps=str(kept), parts=str(parts))
+    how = {"lockstep": False, "keeps": str(kept), "parts": str(parts), "cannot": "fetch"}
+    second = group(url, "a", "fsdp", 3, place="second", **how)
     until(lambda: len(second.lines()) > 8)
     a = fetch_status(url)["learners"]["a"]
     assert (a["state"], a["incarnation"]) == ("live", 2)
+    sources = [note["source"] for note in fetch_status(url)["recoveries"] if note["learner"] == "a"]
+    assert sources == ["syncer", "checkpoint"]
     assert {line[1] for line in second.lines()} == {1.0}, "with the optimizer's state of its own checkpoint"
     shared = min(len(second.lines(rank)) for rank in range(3))
     assert second.lines(0)[:shared] == second.lines(1)[:shared] == second.lines(2)[:shared]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from gruppetto.attach.checkpoints import Checkpoints
 from gruppetto.attach.holdings import Holdings
+from gruppetto.attach.inner_state import undoing
 from gruppetto.attach.taking import put_in, took
 from gruppetto.errors import StateError
 from gruppetto.protocol.donors import Source
@@ -52,11 +54,19 @@ class Beginning:
         self._model, self._optimizer = model, optimizer
         self._holdings, self._checkpoints = holdings, checkpoints
         self._place = ""
+        self._undo: Callable[[], None] | None = None
+
+    def undo(self) -> None:
+        """Another rank cannot begin from what was put in last: optimizer and buffers are as they were before."""
+        if self._undo is not None:
+            self._undo()
 
     def take(self, find: Find, client: LearnerClient) -> Begun | None:
         """None if it does not fit; the search then goes on."""
         recovering = client.recovering
         assert recovering is not None
+        if self._holdings.inbox is not None:
+            self._undo = undoing(self._model, self._optimizer)
         try:
             arrivals = self._put_in(find, client)
         except StateError as wrong:

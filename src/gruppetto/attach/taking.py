@@ -22,15 +22,16 @@ from torch import nn
 from gruppetto.attach.expected_state import check_values
 from gruppetto.attach.holding import Hold
 from gruppetto.attach.holdings import Holdings
-from gruppetto.attach.inner_state import InnerState, check_buffers, put_buffers, put_optimizer
-from gruppetto.errors import GruppettoError, RunFailed, StateError
+from gruppetto.attach.inner_state import InnerState, check_buffers, put_buffers, put_optimizer, undoing
+from gruppetto.errors import GruppettoError, StateError
 from gruppetto.numerics.runs import Runs
+from gruppetto.protocol.donors import Source
 from gruppetto.protocol.messages import Donor
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.companions import lacking
 from gruppetto.runtime.donation import ITEM_BYTES, Manifest, NamedTensor, decode_manifest
 from gruppetto.runtime.joining import Fetched, Visit
-from gruppetto.runtime.orders import Fetch
+from gruppetto.runtime.orders import Begin, Fetch
 from gruppetto.runtime.spans import Needs
 
 __all__ = ["Taking", "Took", "needs_of", "put_in", "took"]
@@ -145,6 +146,7 @@ class Taking:
         self._lock = threading.Lock()
         self._errand = self._done = self._failed = 0
         self._took: Took | None = None
+        self._undo: Callable[[], None] | None = None
         self._stop: Callable[[], None] = _nothing
         self._thread: threading.Thread | None = None
 
@@ -162,19 +164,37 @@ class Taking:
         self._thread = threading.Thread(target=self._go, args=(order,), name="gruppetto-taking", daemon=True)
         self._thread.start()
 
-    def put_in(self, versions: tuple[Version, ...]) -> None:
-        """Begin from what the last errand has brought, with bases of these versions. Raises :class:`RunFailed`."""
+    def begin(self, order: Begin, from_checkpoint: Callable[[], None]) -> None:
+        """Begin from what the last errand has brought, or from a checkpoint. If that cannot be, everything is as
+        before, and the next boundary tells rank 0."""
         with self._lock:
             taken, self._took = self._took, None
-        assert taken is not None and self._optimizer is not None, "rank 0 speaks of what all ranks have"
         try:
-            put_in(self._model, self._optimizer, taken.inner)
-        except StateError as wrong:
-            raise RunFailed(f"rank {self._rank} cannot begin as the others have ({wrong}); all ranks end") from wrong
-        for fragment, values in taken.bases.items() if versions else ():
+            if self._optimizer is None:
+                raise StateError("this rank was attached without an optimizer", where="Learner")
+            self._undo = undoing(self._model, self._optimizer)
+            if order.source == Source.PEER.value:
+                assert taken is not None, "rank 0 speaks of what all ranks have"
+                put_in(self._model, self._optimizer, taken.inner)
+            else:
+                from_checkpoint()
+        except Exception as wrong:  # of whatever kind, it ends nobody
+            log.warning("rank %d: cannot begin as the others have: %s", self._rank, _words(wrong))
+            self.undo()
+            with self._lock:
+                self._failed = order.number
+        else:
+            with self._lock:
+                self._done = order.number
+        for fragment, values in taken.bases.items() if taken is not None and order.versions else ():
             lease = self._holdings.lend(fragment)
             lease.values[:] = values
-            self._holdings.found(fragment, versions[fragment], lease)
+            self._holdings.found(fragment, order.versions[fragment], lease)
+
+    def undo(self) -> None:
+        """Of what was put in last, nothing is left: not all ranks could do it."""
+        if self._undo is not None:
+            self._undo()
 
     def close(self) -> None:
         """Whatever is under way ends, and what has come is forgotten."""

@@ -182,7 +182,8 @@ class Slots(IterableDataset[Item]):
 
         ``compares``: of many ranks, whether after the first step of a life rank 0 has come as far as this one.
         """
-        number, many = self._share or getattr(learner, "data_share", (0, 1))
+        told: tuple[int, int] = getattr(learner, "data_share", (0, 1)) if self._share is None else self._share
+        number, many = told
         life, began, compared = -1, -1, True
         while True:
             place = learner.place

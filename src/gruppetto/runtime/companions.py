@@ -38,18 +38,29 @@ class Companions:
     def give(self, donor: Donor, manifest: Manifest) -> int:
         """Send them for their parts; the number of the errand."""
         with self._news:
-            self._given += 1
-            self._order(Fetch(number=self._given, donor=donor, manifest=encode_manifest(manifest)))
-            return self._given
+            number = self.next()
+            self._order(Fetch(number=number, donor=donor, manifest=encode_manifest(manifest)))
+            return number
+
+    def next(self) -> int:
+        """The number of an errand that they are sent on with another order; the lock is held."""
+        self._given += 1
+        return self._given
+
+    def verdict(self, errand: int) -> str | None:
+        """ "" when all have done it; why not, if one could not; None as long as nobody knows."""
+        number, rank = divmod(-self._failed, MAX_RANKS)
+        if number == errand:
+            return f"rank {rank} has not got its part; its own output says why"
+        return "" if self._fetched >= errand else None
 
     async def done(self, errand: int) -> None:
         """Raises :class:`ConnectionLost` when a rank has not got its part. Each comes to an end of its own, or goes,
         and then all ranks end."""
-        while self._fetched < errand:
-            number, rank = divmod(-self._failed, MAX_RANKS)
-            if number == errand:
-                raise ConnectionLost(f"rank {rank} has not got its part; its own output says why")
+        while (verdict := self.verdict(errand)) is None:
             await asyncio.sleep(LOOK_S)
+        if verdict:
+            raise ConnectionLost(verdict)
 
 
 class Errand:

@@ -58,9 +58,11 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Begin from this (:class:`gruppetto.protocol.donors.Source`), as rank 0 has done."""
+    """Begin from this (:class:`gruppetto.protocol.donors.Source`), as rank 0 has done, in place of anything before."""
 
     source: str
+    number: int = 0
+    """Of this errand; 0 for what cannot fail."""
     place: str = ""
     """The checkpoint that it is."""
     versions: tuple[Version, ...] = ()
