@@ -34,13 +34,13 @@ from gruppetto.runtime.orders import Begin, Fetch
 from gruppetto.runtime.spans import Needs, places_of, requests_for
 
 SHAPES = {"wide": (70, 90), "odd": (7, 3), "vector": (5,), "one": (1,), "none": (0, 2)}
-KINDS: dict[str, tuple[int, list[Placement]]] = {
-    "alone": (1, []),
-    "replicas": (2, []),
-    "rows of 2": (2, [Shard(0)]),
-    "rows of 3": (3, [Shard(0)]),
-    "columns of 2": (2, [Shard(1)]),
-    "the same at 2": (2, [Replicate()]),
+KINDS: dict[str, tuple[tuple[int, ...], list[Placement]]] = {
+    "alone": ((1,), []),
+    "replicas": ((2,), []),
+    "rows of 2": ((2,), [Shard(0)]),
+    "rows of 3": ((3,), [Shard(0)]),
+    "columns of 2": ((2,), [Shard(1)]),
+    "hybrid": ((2, 2), [Replicate(), Shard(0)]),
 }
 
 
@@ -72,7 +72,8 @@ def wholes(base: int) -> dict[str, Tensor]:
 
 
 def at_each_rank(kind: str, story: Callable[[int, Net, torch.optim.Optimizer, Holdings], Any]) -> list[Any]:
-    size, placements = KINDS[kind]
+    shape, placements = KINDS[kind]
+    size = int(np.prod(shape))
     held: list[Any] = []
 
     def net(mesh: Any) -> Net:
@@ -86,11 +87,11 @@ def at_each_rank(kind: str, story: Callable[[int, Net, torch.optim.Optimizer, Ho
         return placed(whole, mesh, placements) if placements else nn.Parameter(whole.clone())
 
     for rank in range(size):
-        with rank_of(rank, (size,)) as mesh:
+        with rank_of(rank, shape) as mesh:
             held.append(FlatModel(net(mesh)).held)
     found = []
     for rank in range(size):
-        with rank_of(rank, (size,)) as mesh:
+        with rank_of(rank, shape) as mesh:
             model = net(mesh)
             flat = FlatModel(model)
             if size > 1:
@@ -138,7 +139,7 @@ def given(kind: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Manifest, dict[st
             runs = [(0, whole.size)] if share is None else share.held
             lease.values[:] = np.concatenate([np.empty(0, np.float32), *(whole[a:b] for a, b in runs)])
             holdings._bases[Fragment(p)] = lease
-        if KINDS[kind][0] == 1:
+        if kind == "alone":
             return Giving(model, optimizer, holdings).cut(core, layout_hash="l")
         giving = GivingTogether(model, optimizer, holdings, Group(rank, said))  # type: ignore[arg-type]
         return giving.cut_portion(core, "c", address=None if rank == 0 else f"h:{rank}", layout_hash="l")
@@ -162,11 +163,11 @@ def fetched(manifest: Manifest, cuts: dict[str, Any], needs: Needs) -> Fetched:
     return Fetched(manifest, body, needs)
 
 
-@pytest.mark.parametrize("donor", ["alone", "replicas", "rows of 3", "columns of 2"])
+@pytest.mark.parametrize("donor", ["alone", "replicas", "rows of 3", "columns of 2", "hybrid"])
 def test_any_ranks_take_from_any_others(donor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit what a process that has everything would have cut out for each of them."""
     manifest, cuts = given(donor, monkeypatch)
-    for guest in ("alone", "replicas", "rows of 3", "columns of 2", "the same at 2"):
+    for guest in ("alone", "replicas", "rows of 3", "columns of 2", "hybrid"):
 
         def take(rank: int, model: Net, optimizer: torch.optim.Optimizer, holdings: Holdings) -> None:
             check_manifest(model, optimizer, manifest, base_numel=sum(t.numel for t in holdings.model.layout.tensors))

@@ -180,6 +180,7 @@ class Keeping(Telling):
             cut.ready()
         if isinstance(donations, PortionServer):
             donations.hold(cut)
-        elif donations is not None:
+        giving.wait_for_all()  # nobody is told of it before every portion can be had
+        if donations is not None and not isinstance(donations, PortionServer):
             donations.give(cut)
         self._give_s += self._client.clock.now() - began

@@ -120,6 +120,10 @@ class GivingTogether(Giving):
         )
         return self._made(manifest, segments, held, buffer, released=lambda: self._dropped(name))
 
+    def wait_for_all(self) -> None:
+        """Until all ranks have come here."""
+        self._ranks.everybody(b".")
+
     def _portions(self, own: _Said) -> tuple[Portion, ...]:
         said = [msgspec.msgpack.decode(data, type=_Said) for data in self._ranks.everybody(msgspec.msgpack.encode(own))]
         for rank, one in enumerate(said):

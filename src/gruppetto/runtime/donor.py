@@ -167,6 +167,8 @@ class DonationServer:
     def _take(self, cut: Cut | None) -> None:
         if cut is not None and self._loop is not None:
             self._cuts[cut.manifest.cut] = (cut, set())
+            if not self._guests:  # it has come too late
+                self._forget()
         elif cut is not None:
             cut.release()
         self._destitute = cut is None
