@@ -245,6 +245,29 @@ def test_ranks_take_a_state_together_or_not_at_all(fails: bool) -> None:
     House().live(story)
 
 
+@pytest.mark.parametrize("gone", ["at once", "on the way"])
+def test_a_rank_that_has_gone_costs_the_donor(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bounded time, and the rank that is still there lets go of its cut."""
+    served: list[str] = []
+    serve = PortionServer._cut_of
+
+    def goes(self: PortionServer, guest: str, name: str) -> Cut | None:
+        served.append(name)
+        if gone == "at once" or len(served) > 1:
+            raise ConnectionResetError
+        return serve(self, guest, name)
+
+    monkeypatch.setattr(PortionServer, "_cut_of", goes)
+
+    async def story(house: House) -> None:
+        visit = house.visit()
+        with pytest.raises(GruppettoError, match="HTTP 500|Connection|disconnected"):
+            await visit.fetch(HELD, **WHO)
+        assert visit.came_bytes < visit.total_bytes
+
+    House().live(story)
+
+
 def test_a_portion_is_for_who_knows_its_name_and_shows_the_token() -> None:
     async def story(house: House) -> None:
         await house.visit().fetch(HELD, **WHO)

@@ -94,9 +94,9 @@ class Callback(TrainerCallback):  # type: ignore[misc]
                 where="integrations.transformers.Callback",
                 fix="leave torch_compile or data= out",
             )
-        if self._data is not None:
-            if args.accelerator_config.dispatch_batches is not False or args.accelerator_config.split_batches:
-                check_one_process("integrations.transformers.Callback(data=)", NOT_DISPATCHED)
+        deals = args.accelerator_config
+        if self._data is not None and (deals.dispatch_batches is not False or deals.split_batches):
+            check_one_process("integrations.transformers.Callback(data=)", NOT_DISPATCHED)
         self._stop_listening()
         self._forget()
         self._state, self._seen = state, int(state.num_input_tokens_seen)
