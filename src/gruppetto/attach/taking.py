@@ -42,7 +42,6 @@ JOIN_S = 2.0
 """For the thread of an errand to end. It is a daemon, and holds nothing."""
 COUNT = "step"
 """Kept as a plain number or tensor by every optimizer, of whatever shape a parameter is."""
-FLOAT_BYTES = 4
 
 _DTYPES = {name: getattr(torch, name) for name in ITEM_BYTES}
 

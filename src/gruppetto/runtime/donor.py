@@ -287,7 +287,9 @@ class DonationServer:
         return known[0] if known is not None and guest in known[1] else None
 
     def _was_read(self, name: str) -> None:
-        """One reader of it fewer."""
+        """One reader of it fewer: its guest may have gone meanwhile."""
+        if not self._readers.get(name):
+            self._forget()
 
     async def _thanks(self, request: web.Request) -> web.StreamResponse:
         self._dismiss(self._guest_of(request))

@@ -77,6 +77,8 @@ class PortionServer(DonationServer):
         if name in self._dropped and not self._readers.get(name):
             self._readers.pop(name, None)
             self._dropped.pop(name).release()
+            if not (self._held or self._dropped):
+                self.on_idle()
 
     def _heard(self, guest: str) -> None:
         """Rank 0 knows them."""
