@@ -29,6 +29,8 @@ __all__ = ["DonorBusy", "Fetched", "Others", "Visit"]
 
 CHUNKS_AT_ONCE = 2
 """One travels while the other is checked and put away."""
+MOST_AT_ONCE = 8
+"""... of chunks that are smaller because they lie at several ranks: as much is on its way."""
 TRIES = 3
 """Of one chunk at one donor."""
 RETRY_S = 0.1
@@ -123,7 +125,7 @@ class Visit:
             return await self._body(http, manifest)
 
     def _session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=CHUNKS_AT_ONCE + 2, ssl=True if self._tls is None else self._tls)
+        connector = aiohttp.TCPConnector(limit=MOST_AT_ONCE + 2, ssl=True if self._tls is None else self._tls)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._stall_s)
         return aiohttp.ClientSession(
             headers=self._headers, connector=connector, timeout=timeout, read_bufsize=READ_BYTES
@@ -205,7 +207,7 @@ class Visit:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(CHUNKS_AT_ONCE):
+                for _ in range(_at_once(manifest, requests)):
                     group.create_task(take_some())
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from several
@@ -272,6 +274,13 @@ class Visit:
             raise ConnectionLost(f"{what} came from it for {self._stall_s:g} s") from wrong
         except (aiohttp.ClientError, OSError) as wrong:
             raise ConnectionLost(str(wrong) or type(wrong).__name__) from wrong
+
+
+def _at_once(manifest: Manifest, requests: Sequence[Request]) -> int:
+    """How many of them are on their way at a time."""
+    total = sum(request.stop - request.start for request in requests)
+    small = CHUNKS_AT_ONCE * manifest.chunk_bytes * len(requests) // max(1, total)
+    return max(CHUNKS_AT_ONCE, min(MOST_AT_ONCE, small))
 
 
 def _aligned(size: int) -> Octets:
