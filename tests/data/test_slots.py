@@ -287,3 +287,81 @@ def test_a_state_of_data_that_is_damaged_is_told_in_one_line(damage: dict[str, A
 def test_data_of_odd_kinds_is_told_in_one_line(make: Any, says: str) -> None:
     with pytest.raises((DataError, SettingError), match=says):
         make()
+
+
+# ── learners of many ranks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Rank(Rider):
+    """One of ``many``: all of them stand where rank 0 was at the last boundary."""
+
+    def __init__(self, number: int, many: int, slot: int = 0, cursor: int = 0) -> None:
+        super().__init__(slot, cursor)
+        self.data_share = (number, many)
+
+
+def step(ranks: list[Rank], batches: list[Iterator[Any]], count: int = 1) -> list[Any]:
+    """What each takes in one step of so many batches; then all of them hear from rank 0."""
+    found = [[item for _ in range(count) for item in next(own)] for own in batches]
+    _, cursor = ranks[0].told[-1]
+    for rank in ranks:
+        rank.place = rank.place._replace(cursor=cursor)
+    return found
+
+
+@given(
+    kind=st.sampled_from(sorted(KINDS)),
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    batch_size=st.integers(1, 3),
+    count=st.integers(1, 2),
+    slot=st.integers(0, 1),
+)
+def test_ranks_share_a_slot_and_any_number_of_them_goes_on(
+    kind: str, sizes: list[int], batch_size: int, count: int, slot: int
+) -> None:
+    """Each item once, none left out, in steps of what one rank would have taken with a batch as large."""
+
+    def fresh() -> gruppetto.data.Slots[Any]:
+        made: Any = KINDS[kind](50)
+        return gruppetto.data.slots(_Only(made) if kind == "iterable" else made, num_slots=2)
+
+    cursor, found, saved = 0, list[Any](), dict[str, Any]()
+    for many in sizes:  # the learner begins anew, with another number of ranks
+        ranks = [Rank(number, many, slot, cursor) for number in range(many)]
+        data = [fresh() for _ in ranks]
+        for one in data if saved else ():
+            one.load_state_dict(saved)
+        batches = [one.of(rank, batch_size=batch_size, collate=list) for one, rank in zip(data, ranks, strict=True)]
+        for _ in range(2):
+            shares = step(ranks, batches, count)
+            found += [item for together in zip(*shares, strict=True) for item in together]
+        assert len({rank.place.cursor for rank in ranks} | {rank.told[-1][1] for rank in ranks}) == 1
+        cursor, saved = ranks[0].place.cursor, json.loads(json.dumps(data[0].state_dict()))
+    assert cursor == len(found) and found == taken(fresh(), cursor, slot)
+
+
+def test_ranks_that_take_unequally_are_told() -> None:
+    ranks = [Rank(number, 2) for number in range(2)]
+    data = [gruppetto.data.slots(list(range(100)), num_slots=2) for _ in ranks]
+    batches = [one.of(rank, batch_size=size, collate=list) for one, rank, size in zip(data, ranks, (3, 2), strict=True)]
+    step(ranks, batches)
+    next(batches[0])
+    with pytest.raises(LayoutError, match="this rank has taken slot 0 up to item 4, rank 0 up to 6; take equally much"):
+        next(batches[1])
+
+
+def test_behind_a_loader_every_rank_says_what_it_used_itself() -> None:
+    data = gruppetto.data.slots(list(range(100)), num_slots=2)
+    rank = Rank(1, 3)
+    loader = DataLoader(data.serve(rank), batch_size=4)
+    first = [int(item) for batch in itertools.islice(loader, 2) for item in batch]
+    data.used(4)
+    assert rank.told == [(1, 12)] and first == taken(data, 24)[1::3]
+    other = gruppetto.data.slots(list(range(100)), num_slots=2).serve(rank, share=(0, 1))
+    assert list(itertools.islice(other, 4)) == taken(data, 4), "tensor parallel: all take the same"
+
+
+@pytest.mark.parametrize("share", [(1, 1), (-1, 2), (0, 0), 3, (True, 2), (0.0, 1)])
+def test_a_share_that_is_none_is_refused(share: Any) -> None:
+    with pytest.raises(SettingError, match="share is"):
+        gruppetto.data.slots([1], num_slots=1).of(Rider(), share=share)

@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import gruppetto
-from gruppetto.attach import deserting
+import gruppetto.data
+from gruppetto.attach import deserting, taking
 from gruppetto.attach.part import Parts
 from gruppetto.attach.ranks import Ranks
-from gruppetto.errors import GruppettoError
+from gruppetto.errors import ConnectionLost, GruppettoError
+from gruppetto.runtime.joining import Visit
 from gruppetto.train.batches import Batches
 from gruppetto.train.inner import adamw
 from gruppetto.train.model import PRESETS, build
@@ -57,9 +60,10 @@ def full(tensor: Tensor) -> Tensor:
     return whole.detach().clone()
 
 
-def ride(told: dict[str, Any]) -> None:
+def made(told: dict[str, Any]) -> nn.Module:
+    """The same weights everywhere, spread as it is told."""
     torch.set_num_threads(1)
-    rank, size, name, out = told["rank"], told["size"], told["name"], Path(told["out"])
+    rank, size = told["rank"], told["size"]
     if size > 1:
         dist.init_process_group("gloo", init_method=told["rendezvous"], rank=rank, world_size=size)
     model: nn.Module = Net()
@@ -74,7 +78,21 @@ def ride(told: dict[str, Any]) -> None:
         parallelize_module(model, init_device_mesh("cpu", (size,)), ways)
     elif told["kind"] == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
+    return model
+
+
+def never(*_: object) -> Any:
+    raise ConnectionLost("it has never come")
+
+
+def ride(told: dict[str, Any]) -> None:
+    rank, size, name, out = told["rank"], told["size"], told["name"], Path(told["out"])
+    model = made(told)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    if rank == 1 and told.get("cannot") == "fetch":
+        Visit.fetch_part = never  # type: ignore[method-assign]
+    elif rank == 1 and told.get("cannot") == "begin":
+        taking.put_in = never  # type: ignore[assignment]
     lockstep = {"max_run_ahead": 0, "run_ahead_timeout_s": 60.0} if told["lockstep"] else {}
     learner = gruppetto.Learner(
         model,
@@ -122,6 +140,59 @@ def ride(told: dict[str, Any]) -> None:
                 break
     weights = {name.removeprefix("module."): full(p) for name, p in model.named_parameters()}
     torch.save(weights, out / f"{name}-{rank}.pt")
+
+
+def signs(model: nn.Module) -> dict[str, Tensor]:
+    """By parameter: numbers of which no two are alike."""
+    found, at = {}, 1
+    for name, parameter in model.named_parameters():
+        numel = full(parameter).numel()
+        found[name.removeprefix("module.")] = torch.arange(at, at + numel, dtype=torch.float32).view(parameter.shape)
+        at += numel
+    return found
+
+
+def heir(told: dict[str, Any]) -> None:
+    """Rides with gradients of zero, which leave one of the moments as it is; the first one signs it. What each rank has
+    of it when it begins is written down."""
+    rank, name, out = told["rank"], told["name"], Path(told["out"])
+    model = made(told)
+    model.register_buffer("told", torch.full((3,), 7.0 if told.get("signs") else 0.0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, amsgrad=True, weight_decay=0.0, foreach=False)
+    fetch, cuts = Visit.fetch_part, list[str]()
+
+    async def fetch_part(self: Visit, manifest: Any) -> Any:
+        cuts.append(manifest.cut)
+        if told.get("fails") and len(cuts) == 1:
+            raise ConnectionLost("it has never come")
+        return await fetch(self, manifest)
+
+    Visit.fetch_part = fetch_part  # type: ignore[method-assign]
+    learner = gruppetto.Learner(
+        model, optimizer, syncer=told["url"], name=name, tokens_per_step=BATCH, quiet=True, leave_on_sigterm=True
+    )
+    with (out / f"{name}-{rank}.jsonl").open("a") as log, learner:
+        names = {id(parameter): key.removeprefix("module.") for key, parameter in model.named_parameters()}
+        moments = {names[id(p)]: full(state["max_exp_avg_sq"]) for p, state in optimizer.state.items()}
+        kinds = {type(state["max_exp_avg_sq"].data) is type(p.data) for p, state in optimizer.state.items()}
+        bases = {key: full(base) for key, base in learner.state_dict().items() if key.startswith("base.")}
+        found = {"from": learner.began_from, "visits": len(cuts), "moments": moments, "alike": kinds}
+        torch.save({**found, "bases": bases, "told": model.told}, out / f"{name}-{rank}.began")
+        share = (0, 1) if told["kind"] == "tp" else None  # all ranks of it train on the same
+        data = gruppetto.data.slots(range(10_000)).of(learner, batch_size=3, collate=list, share=share)
+        for step, items in enumerate(learner.until_finished(data)):
+            ids = torch.tensor(items) % VOCABULARY
+            (nn.functional.cross_entropy(model(ids), ids) * 0).backward()
+            optimizer.step()
+            if step == 0 and told.get("signs"):
+                for key, values in signs(model).items():
+                    next(state for p, state in optimizer.state.items() if names[id(p)] == key)["max_exp_avg_sq"].copy_(
+                        values
+                    )
+            place = [learner.place.incarnation, learner.slot, learner.place.cursor]
+            log.write(json.dumps([learner.round, learner.lr_factor, items, place]) + "\n")
+            log.flush()
+            time.sleep(0.1)
 
 
 def put(place: str, model: nn.Module, optimizer: torch.optim.Optimizer, learner: gruppetto.Learner) -> None:
@@ -228,7 +299,7 @@ if __name__ == "one_rank":
     code = 0
     try:
         ways = {"example": example, "reference": reference, "meeting": meeting, "accelerated": accelerated}
-        ways["deserter"] = deserter
+        ways |= {"deserter": deserter, "heir": heir}
         ways.get(task["name"].partition("-")[0], ride)(task)
     except (GruppettoError, RuntimeError) as wrong:  # the latter from a collective of the loop's own
         Path(task["out"], f"{task['name']}-{task['rank']}.failed").write_text(str(wrong))

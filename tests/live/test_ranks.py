@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,8 +21,9 @@ import pytest
 import torch
 from tests.live.waiting import PATIENCE_S, until
 
-import gruppetto
+import gruppetto.data
 from gruppetto.attach.part import load_part
+from gruppetto.attach.view import Place
 from gruppetto.launch.ask import fetch_status, find_endpoint
 from gruppetto.launch.ask_checkpoint import take_checkpoint
 from gruppetto.protocol import ProtocolSetting
@@ -40,7 +42,7 @@ class Group:
         self.name, self.size, self.out = name, size, place
         self.out.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.checkpoint", "gruppetto.attach"])
+        context.set_forkserver_preload(["tests.live.ready"])
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         told = {"url": url, "name": name, "kind": kind, "size": size, "out": str(place), "lockstep": True, **how}
@@ -195,6 +197,61 @@ def test_what_accelerate_saves_has_the_learner_of_many_ranks(
     assert fetch_status(url)["learners"]["x"]["incarnation"] == 2
 
 
+class _At:
+    """A learner that stands somewhere in the data."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def took(self, cursor: int, *, incarnation: int) -> None:
+        pass
+
+
+def test_a_state_goes_from_rank_to_rank_however_many_there_are(
+    syncer: Callable[..., str], group: Callable[..., Group]
+) -> None:
+    """From two replicas to one, to columns of two of which one fails at its first donor, to rows of three."""
+    url = syncer(rounds=100_000, num_fragments=3, sync_period=3, num_learners=3)
+    riding: list[Group] = []
+
+    def joins(name: str, kind: str, size: int, *donors: str, leaving: int = 0, **how: Any) -> None:
+        for one in riding[:leaving]:
+            os.kill(one.processes[-1].pid or 0, signal.SIGTERM)
+            assert one.ended() == [0] * one.size
+        del riding[:leaving]
+        riding.append(group(url, name, kind, size, **how))
+        until(lambda: all(len(riding[-1].lines(rank)) > 2 for rank in range(size)))
+        for rank in range(size if donors else 0):
+            began = torch.load(riding[-1].out / f"{name}-{rank}.began", weights_only=True)
+            assert rank or began["from"] in [f"peer {donor}" for donor in donors], began["from"]
+            assert not rank or began["visits"] == len(donors), "all ranks go on to the next donor together"
+            assert {line[1] for line in riding[-1].lines(rank)} == {1.0}, "no ramp: the moments are a peer's"
+            assert began["moments"].keys() == signs.keys() and began["alike"] == {True}
+            for key, values in signs.items():
+                assert torch.equal(began["moments"][key], values), (name, rank, key)
+                assert torch.equal(began["bases"][f"base.{key}"], weights[key]), "nobody has learnt anything"
+            assert torch.equal(began["told"], torch.full((3,), 7.0)), "buffers come along"
+
+    tools = runpy.run_path(str(SCRIPT))
+    model = tools["made"]({"rank": 0, "size": 1, "kind": "plain"})
+    signs, weights = tools["signs"](model), {name: p.detach() for name, p in model.named_parameters()}
+    joins("heir-a", "ddp", 2, signs=True)
+    joins("heir-b", "plain", 1, "heir-a")
+    joins("heir-c", "tp", 2, "heir-a", "heir-b", fails=True)
+    joins("heir-d", "fsdp", 3, "heir-c", leaving=2)
+    for one, share in ((riding[0], 1), (riding[1], 3)):
+        by_rank = [one.lines(rank) for rank in range(one.size)]
+        (slot,) = {line[3][1] for line in by_rank[0]}
+        steps = list(zip(*by_rank, strict=False))
+        assert all(line[3] == together[0][3] for together in steps for line in together), "one cursor for all"
+        if share == 1:
+            assert all(line[2] == together[0][2] for together in steps for line in together), "columns: the same items"
+        begins = steps[0][0][3][2] - 3 * share
+        rows = [row for together in steps for row in zip(*(line[2] for line in together[:share]), strict=True)]
+        in_turn = gruppetto.data.slots(range(10_000)).of(_At(Place(1, slot, begins)))
+        assert [item for row in rows for item in row] == list(itertools.islice(in_turn, 3 * share * len(steps)))
+
+
 def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     syncer: Callable[..., str], group: Callable[..., Group], tmp_path: Path
 ) -> None:
@@ -203,17 +260,20 @@ def test_a_dead_rank_is_a_dead_learner_which_comes_back(
     group(url, "b", "plain", 1, lockstep=False, parts=str(tmp_path / "parts-b"))
     until(lambda: fetch_status(url)["round"] > 5)
     kept, parts = tmp_path / "kept", tmp_path / "parts-a"
-    first = group(url, "a", "fsdp", 2, place="first", lockstep=False, keeps=str(kept))
+    first = group(url, "a", "fsdp", 2, place="first", lockstep=False, keeps=str(kept), cannot="begin")
     until(lambda: len(first.lines()) > 5 and any(kept.glob("round-*[0-9]")))
-    assert first.lines()[0][1] < 1, "it began with the run's weights and a fresh optimizer, at a lower rate"
+    assert first.lines()[0][1] < 1, "what one rank cannot begin from none does: a fresh optimizer, at a lower rate"
     os.kill(first.processes[1].pid or 0, signal.SIGKILL)
     assert first.ended() == [3, -signal.SIGKILL], "the other rank ends too"
     before = fetch_status(url)["round"]
     until(lambda: fetch_status(url)["round"] > before + 3)  # nobody waits for it
-    second = group(url, "a", "fsdp", 3, place="second", lockstep=False, keeps=str(kept), parts=str(parts))
+    how = {"lockstep": False, "keeps": str(kept), "parts": str(parts), "cannot": "fetch"}
+    second = group(url, "a", "fsdp", 3, place="second", **how)
     until(lambda: len(second.lines()) > 8)
     a = fetch_status(url)["learners"]["a"]
     assert (a["state"], a["incarnation"]) == ("live", 2)
+    sources = [note["source"] for note in fetch_status(url)["recoveries"] if note["learner"] == "a"]
+    assert sources == ["syncer", "checkpoint"]
     assert {line[1] for line in second.lines()} == {1.0}, "with the optimizer's state of its own checkpoint"
     shared = min(len(second.lines(rank)) for rank in range(3))
     assert second.lines(0)[:shared] == second.lines(1)[:shared] == second.lines(2)[:shared]

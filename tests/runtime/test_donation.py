@@ -182,6 +182,16 @@ def test_a_learner_with_nothing_to_give_says_so_at_once() -> None:
     at(Donor(), story)
 
 
+def test_a_cut_that_comes_too_late_is_not_kept() -> None:
+    async def story(donor: Donor) -> None:
+        donor.server.give(donor.cut())
+        await asyncio.sleep(0)
+        assert donor.released == 1
+        assert np.array_equal(body(await fetch(donor)), donor.payload)
+
+    at(Donor(), story)
+
+
 def test_a_third_guest_is_sent_away_and_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(donor: Donor) -> None:
         held = asyncio.Event()

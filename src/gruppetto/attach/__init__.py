@@ -16,6 +16,7 @@ on_disk       the files of these
 shards        the same, written by many ranks together
 inner_state   optimizer state and buffers by name
 giving        the same as bytes, for another learner
+taking        another learner's, put in
 beginning     what a process begins from that joins a run under way
 rewarm        a ramp of the learning rate after a fresh beginning
 optimizers    what may stand where an optimizer is expected: several, or wrapped ones
@@ -42,6 +43,8 @@ lead        rank 0 at a boundary
 follow      the other ranks
 inbox       what has arrived at one rank and not yet at all
 receipts    what the syncer has taken, as any of them has heard
+data_share  whose data is which
+portions    a state that is given rank by rank
 channel     orders sent ahead, in the middle of a step
 holding     what a rank holds of a parameter
 blocks      the same for distributed tensors

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from gruppetto.attach.checkpoints import Checkpoints
-from gruppetto.attach.expected_state import check_values
-from gruppetto.attach.giving import adopt, bases_of
 from gruppetto.attach.holdings import Holdings
+from gruppetto.attach.inner_state import undoing
+from gruppetto.attach.taking import put_in, took
 from gruppetto.errors import StateError
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.learner import LearnerCore
@@ -53,11 +54,19 @@ class Beginning:
         self._model, self._optimizer = model, optimizer
         self._holdings, self._checkpoints = holdings, checkpoints
         self._place = ""
+        self._undo: Callable[[], None] | None = None
+
+    def undo(self) -> None:
+        """Another rank cannot begin from what was put in last: optimizer and buffers are as they were before."""
+        if self._undo is not None:
+            self._undo()
 
     def take(self, find: Find, client: LearnerClient) -> Begun | None:
         """None if it does not fit; the search then goes on."""
         recovering = client.recovering
         assert recovering is not None
+        if self._holdings.inbox is not None:
+            self._undo = undoing(self._model, self._optimizer)
         try:
             arrivals = self._put_in(find, client)
         except StateError as wrong:
@@ -86,15 +95,10 @@ class Beginning:
     def _from_peer(self, find: Find) -> Arrivals:
         state = find.state
         assert state is not None
-        bases, model = dict(bases_of(state)), self._holdings.model
-        sizes = {fragment: values.size for fragment, values in bases.items()}
-        if sizes != {Fragment(p): model.numel(p) for p in range(model.num_fragments)}:
-            raise StateError("it does not hold every fragment", where=find.donor)
-        for fragment, values in bases.items():
-            check_values(str(fragment), "base", torch.from_numpy(values))
-        adopt(self._model, self._optimizer, state)
+        found = took(self._model, self._holdings, state)
+        put_in(self._model, self._optimizer, found.inner)
         arrivals: Arrivals = []
-        for fragment, values in bases.items():
+        for fragment, values in found.bases.items():
             lease = self._holdings.lend(fragment)
             lease.values[:] = values
             arrivals.append((fragment, state.manifest.versions[fragment], lease))

@@ -66,6 +66,11 @@ class _Block(Hold):
             tensor = tensor.full_tensor()
         return tensor[self._block] if self._offsets else tensor
 
+    def flat(self, tensor: Tensor) -> Tensor:
+        assert isinstance(tensor, DTensor)
+        local: Tensor = tensor.to_local()
+        return local.reshape(-1)
+
     @property
     def _block(self) -> tuple[slice, ...]:
         return tuple(slice(o, o + size) for o, size in zip(self._offsets, self._sizes, strict=True))
@@ -106,6 +111,23 @@ class _Gathered(_Block):
 
     def to_global(self, tensor: Tensor) -> Tensor:
         return super().to_global(tensor[self._block].contiguous())
+
+    @property
+    def needed(self) -> Runs:
+        row = _numel(tuple(self.shape[1:]))
+        first, rows = self._offsets[0], self._sizes[0] if _numel(self._sizes) else 0
+        return Runs.of([(first * row, (first + rows) * row)])
+
+    def place(self, values: Tensor) -> Tensor:
+        if not _numel(self._sizes):
+            return super().to_global(values.new_empty(self._sizes))
+        rows = values.view(self._sizes[0], *self.shape[1:])
+        return super().to_global(rows[(slice(None), *self._block[1:])].contiguous())
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Collective."""
+        assert isinstance(tensor, DTensor)
+        return tensor.full_tensor().reshape(-1)
 
     def to_local(self, tensor: Tensor) -> Tensor:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

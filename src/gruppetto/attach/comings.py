@@ -21,7 +21,8 @@ from gruppetto.attach.notice import Notice
 from gruppetto.attach.parting import finish, part
 from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.sharding import FlatModel
-from gruppetto.errors import LayoutError
+from gruppetto.attach.taking import Taking
+from gruppetto.errors import LayoutError, StateError
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.events import StepStarted
 from gruppetto.protocol.learner import LearnerCore
@@ -49,6 +50,8 @@ class Comings(Keeping):
     _follow: Follow | None
     _whereabouts: Whereabouts | None
     """Of a rank of many."""
+    _taking: Taking
+    """Of a rank that follows."""
     _notice: Notice
     _hooks: StepHooks | None
     _parted: bool
@@ -125,11 +128,16 @@ class Comings(Keeping):
     def _begins(self, order: Begin) -> None:
         """On a rank that follows: begin from what rank 0 begins from."""
         if order.source == Source.SYNCER.value:
+            self._taking.undo()
             self._rewarms()
-        elif order.place and self._checkpoints is not None and self._inner is not None:
-            layout, frame = self._holdings.model.layout, self._client.welcome
-            assert frame is not None
-            self._checkpoints.recover_from(Path(order.place), frame.welcome.run_id, layout, self._model, self._inner)
+            return
+        self._taking.begin(order, lambda: self._from_checkpoint(order.place))
+
+    def _from_checkpoint(self, place: str) -> None:
+        frame, layout = self._client.welcome, self._holdings.model.layout
+        if self._checkpoints is None or self._inner is None or frame is None:
+            raise StateError("this rank was attached without checkpoints", where="Learner")
+        self._checkpoints.recover_from(Path(place), frame.welcome.run_id, layout, self._model, self._inner)
 
     def _rewarms(self) -> None:
         if self._rewarm_steps:

@@ -32,20 +32,27 @@ class Standing:
     """Nothing is on its way down."""
     idle: bool = True
     """Nothing is on its way up."""
+    fetched: int = NOBODY
+    """The last errand for a peer's state that it has done (:mod:`gruppetto.runtime.companions`)."""
+    lacks: int = 0
+    """... and the last one that it could not do."""
 
     @classmethod
     def of(cls, numbers: list[int]) -> Standing:
-        rank, stays, loops, settled, idle = numbers
+        rank, stays, loops, settled, idle, fetched, lacks = numbers
         return cls(
             failed_rank=rank,
             stays=bool(stays),
             loops=bool(loops),
             settled=bool(settled),
             idle=bool(idle),
+            fetched=fetched,
+            lacks=lacks,
         )
 
     def numbers(self) -> list[int]:
-        return [self.failed_rank, *map(int, (self.stays, self.loops, self.settled, self.idle))]
+        flags = map(int, (self.stays, self.loops, self.settled, self.idle))
+        return [self.failed_rank, *flags, self.fetched, self.lacks]
 
 
 LENGTH = len(Standing().numbers())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
-from gruppetto.attach.beginning import Beginning
+from gruppetto.attach.beginning import Beginning, Begun
 from gruppetto.attach.conduct import Conduct, Ends
 from gruppetto.attach.hands import Hands
 from gruppetto.errors import ConnectionLost
@@ -19,6 +21,8 @@ from gruppetto.runtime.recovering import Find
 from gruppetto.runtime.wire import RecoveryNote
 
 __all__ = ["Entering"]
+
+log = logging.getLogger("gruppetto.learner")
 
 
 class Entering:
@@ -46,6 +50,8 @@ class Entering:
         self._give_up_s, self._says, self._leaves, self._rewarms = give_up_s, says, leaves, rewarms
         self._notes, self._meets = notes, meets
         self._began = hands.client.clock.now()
+        self._begun: tuple[int, Begun] | None = None
+        """What all ranks have been told to begin from, until each has."""
         self._said = ""
 
     def wait(self) -> bool:
@@ -62,6 +68,7 @@ class Entering:
                 if failure is not None:
                     conduct.release(ends=Ends(failure=str(failure)))
                     raise failure
+                self._hear_the_others()
                 asked = [each for each in self._hands.everybody if each.client.seed_wanted]
                 seeds = bool(asked)
                 if seeds:
@@ -71,7 +78,7 @@ class Entering:
                     conduct.order(Seed())
                 held = conduct.release(
                     *([Boundary()] if self._hands.wants_boundary else []),
-                    again=lambda seeds=seeds: seeds or not self._ready,  # type: ignore[misc]
+                    again=lambda seeds=seeds: seeds or self._begun is not None or not self._ready,  # type: ignore[misc]
                 )
                 if not held:
                     return True
@@ -125,12 +132,38 @@ class Entering:
         if find.source is Source.SYNCER:
             self._rewarms()
         with hands.client.news:
-            conduct.order(Begin(source=find.source.value, place=found.place))
             stands = hands.core.search_stands
+            companions = hands.client.companions
+            errand = 0 if companions is None or find.source is Source.SYNCER else companions.next()
+            versions = found.versions if stands else ()
+            conduct.order(Begin(source=find.source.value, number=errand, place=found.place, versions=versions))
             for fragment, version, lease in found.arrivals:
                 if stands:
-                    hands.holdings.arrive(fragment, version, lease)
+                    hands.holdings.found(fragment, version, lease)
                 else:
                     lease.release()
-            self._notes(found.note)
-            hands.feed(Recovered(versions=found.versions if stands else ()))
+            if errand:
+                self._begun = errand, found
+            else:
+                self._notes(found.note)
+            hands.feed(Recovered(versions=versions))
+
+    def _hear_the_others(self) -> None:
+        """Whether all ranks have begun from the same; if one could not, none has. The lock is held."""
+        companions = self._hands.client.companions
+        if self._begun is None or companions is None:
+            return
+        errand, found = self._begun
+        verdict = companions.verdict(errand)
+        if verdict is None:
+            return
+        self._begun, note = None, found.note
+        if verdict:
+            assert self._beginning is not None
+            what = f"the state of {note.donor}" if note.donor else "its own checkpoint"
+            log.warning("not from %s: %s; all ranks begin with the run's weights alone", what, verdict)
+            self._beginning.undo()
+            self._rewarms()
+            self._conduct.order(Begin(source=Source.SYNCER.value))
+            note = replace(note, source=Source.SYNCER.value, donor="", text=f"{what}: {verdict}")
+        self._notes(note)

@@ -10,6 +10,7 @@ from gruppetto.attach.conduct import NOBODY, Standing
 from gruppetto.attach.holdings import Holdings
 from gruppetto.attach.lead import both
 from gruppetto.attach.ranks import Ranks
+from gruppetto.attach.taking import Taking
 from gruppetto.errors import RunFailed
 from gruppetto.protocol.actions import Apply, DropRests, KeepRest, Pull, Seed, TakeSnapshot
 from gruppetto.protocol.events import LinkDown
@@ -19,6 +20,9 @@ from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.backlog import SeedPart
 from gruppetto.runtime.orders import (
     Begin,
+    DropCut,
+    Fetch,
+    GiveCut,
     Keep,
     PutBases,
     RankOrder,
@@ -37,7 +41,9 @@ log = logging.getLogger("gruppetto.learner")
 
 class Follow:
     """One rank behind rank 0. ``begin`` is called with what the learner begins from; ``notice`` says whether this rank
-    is to leave; ``save`` saves its part of a checkpoint of the whole run."""
+    is to leave; ``save`` saves its part of a checkpoint of the whole run; ``taking`` fetches its part of what a peer
+    gives. :attr:`cut` is the cut of which it is to give its portion at the end of this boundary, "" if there is none.
+    """
 
     def __init__(
         self,
@@ -49,9 +55,11 @@ class Follow:
         begin: Callable[[Begin], None],
         notice: Callable[[], bool],
         save: Callable[[str], object] | None,
+        taking: Taking,
     ) -> None:
         self._ranks, self._core, self._holdings, self.client = ranks, core, holdings, client
-        self._begin, self._notice, self._save = begin, notice, save
+        self._begin, self._notice, self._save, self._taking = begin, notice, save, taking
+        self.cut = ""
         self._next = 0
         self._early: dict[int, bytes] = {}
         self._fragments = 0
@@ -72,14 +80,18 @@ class Follow:
     def close(self) -> None:
         """This rank leaves."""
         self._channel.close()
+        self._taking.close()
         self._ranks.close()
 
     def _boundary(self, *, loops: bool, failed: bool) -> Word:
         client, inbox = self.client, self._holdings.inbox
         assert inbox is not None
         failed = failed or client.failure is not None
+        fetched, lacks = self._taking.standing
         with client.news:
             own = Standing(
+                fetched=fetched,
+                lacks=lacks,
                 failed_rank=self._ranks.rank if failed else NOBODY,
                 stays=not self._notice(),
                 loops=loops,
@@ -146,6 +158,13 @@ class Follow:
                 self._holdings.take_snapshots(order.fragments)
             case Begin():
                 self._begin(order)
+            case Fetch():
+                self._taking.fetch(order)
+            case GiveCut():
+                self.cut = order.name
+            case DropCut():
+                if self.client.donations is not None:
+                    self.client.donations.drop(order.name)
             case SavePart():
                 self._save_part(order.mark)
             case PutBases():

@@ -1,4 +1,4 @@
-"""A learner's state as bytes: copied at one step boundary for others, and put in from what another one gave.
+"""A learner's state as bytes: copied at one step boundary for others (:mod:`gruppetto.attach.taking` puts it in).
 
 The bases are not copied: they are never written once they have been applied, and are held for as long as somebody
 reads them. Optimizer state and buffers go into one buffer, which is used again while there are guests. On a GPU the
@@ -8,7 +8,7 @@ copy runs on a stream of its own; only the next write to the state waits for it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -17,22 +17,13 @@ from torch import Tensor, nn
 
 from gruppetto.attach.expected_state import Kind
 from gruppetto.attach.holdings import Holdings
-from gruppetto.attach.inner_state import (
-    InnerState,
-    check_buffer_kinds,
-    check_buffers,
-    check_optimizer,
-    gather,
-    put_buffers,
-    put_optimizer,
-)
+from gruppetto.attach.inner_state import InnerState, check_buffer_kinds, check_optimizer, gather
 from gruppetto.errors import StateError
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.units import Fragment
 from gruppetto.runtime.donation import ALIGN_BYTES, ITEM_BYTES, Cut, Manifest, NamedNumber, NamedTensor
-from gruppetto.runtime.joining import Fetched
+from gruppetto.runtime.leases import Lease
 
-__all__ = ["Giving", "adopt", "bases_of", "check_manifest"]
+__all__ = ["Giving", "aligned", "check_manifest", "dtype_named", "listed", "octets"]
 
 MAX_SPARE = 2
 """Buffers kept for the next cut: as many as there can be guests with cuts of their own."""
@@ -54,23 +45,23 @@ class Giving:
         """The state of this moment. Raises :class:`StateError` if it has no plain form."""
         state = gather(self._model, self._optimizer)
         tensors, places, end = [], [], 0
-        for part, name, key, tensor in _listed(state):
-            dtype = _NAMES.get(tensor.dtype)
-            if dtype is None or type(tensor.data) is not Tensor:
+        for part, name, key, tensor in listed(state):
+            dtype = dtype_named(name, key, tensor)
+            if type(tensor.data) is not Tensor:
                 raise StateError(f"{name!r} keeps {key or 'a buffer'} as {tensor.dtype}", where="inner state")
             entry = NamedTensor(part=part, name=name, key=key, dtype=dtype, shape=tuple(tensor.shape), offset=end)
             tensors.append(entry)
             places.append(tensor)
-            end = _aligned(end + entry.payload_bytes)
+            end = aligned(end + entry.payload_bytes)
         buffer = self._room(end)
-        self._copy(tensors, places, buffer)
-        segments, held = [(0, _octets(buffer)[:end])], []
+        self._copy([_view(buffer, entry) for entry in tensors], places)
+        segments, held = [(0, octets(buffer)[:end])], []
         for fragment, lease in self._holdings.hold_bases():
             held.append(lease)
             entry = NamedTensor(part="base", name=str(fragment), dtype="float32", shape=lease.values.shape, offset=end)
             tensors.append(entry)
             segments.append((end, lease.values.view(np.uint8).data))
-            end = _aligned(end + entry.payload_bytes)
+            end = aligned(end + entry.payload_bytes)
         manifest = Manifest(
             cut=secrets.token_hex(8),
             run_id=core.run_id,
@@ -82,6 +73,18 @@ class Giving:
             numbers=tuple(NamedNumber(name=name, key=key, value=n) for (name, key), n in state.numbers.items()),
             total_bytes=end,
         )
+        return self._made(manifest, segments, held, buffer)
+
+    def _made(
+        self,
+        manifest: Manifest,
+        segments: Sequence[tuple[int, memoryview]],
+        held: Sequence[Lease],
+        buffer: Tensor,
+        *,
+        released: Callable[[], None] = lambda: None,
+    ) -> Cut:
+        """A cut whose bytes are in ``buffer`` and in the bases ``held`` for it."""
         copied = self._copied
 
         def ready() -> None:
@@ -95,6 +98,7 @@ class Giving:
                 lease.release()
             if len(self._spare) < MAX_SPARE:
                 self._spare.append(buffer)
+            released()
 
         return Cut(manifest, segments, ready=ready, release=release)
 
@@ -120,10 +124,9 @@ class Giving:
         return self._holdings.model.on_one_gpu
 
     @torch.no_grad()
-    def _copy(self, entries: list[NamedTensor], tensors: list[Tensor], buffer: Tensor) -> None:
+    def _copy(self, places: list[Tensor], tensors: list[Tensor]) -> None:
         if not tensors:
             return
-        places = [_view(buffer, entry) for entry in entries]
         if not self._on_gpu:
             torch._foreach_copy_(places, tensors)
             return
@@ -161,48 +164,33 @@ def check_manifest(model: nn.Module, optimizer: torch.optim.Optimizer, manifest:
     check_buffer_kinds(model, buffers)
 
 
-def adopt(model: nn.Module, optimizer: torch.optim.Optimizer, fetched: Fetched) -> None:
-    """Put another learner's optimizer state and buffers in. Raises :class:`StateError` if they do not fit."""
-    manifest = fetched.manifest
-    state = InnerState(kind=manifest.optimizer)
-    for entry in manifest.tensors:
-        if entry.part == "base":
-            continue
-        values = _view(torch.from_numpy(fetched.octets(entry)), entry, at=0)
-        if entry.part == "buffer":
-            state.buffers[entry.name] = values
-        else:
-            state.tensors[entry.name, entry.key] = values
-    state.numbers.update({(number.name, number.key): number.value for number in manifest.numbers})
-    check_buffers(model, state.buffers)
-    put_optimizer(model, optimizer, state)
-    put_buffers(model, state.buffers)
-
-
-def bases_of(fetched: Fetched) -> Iterator[tuple[Fragment, np.ndarray[tuple[int], np.dtype[np.float32]]]]:
-    """The bases, flat float32, by fragment."""
-    for entry in fetched.manifest.tensors:
-        if entry.part == "base" and entry.dtype == "float32" and entry.name.isdecimal():
-            yield Fragment(int(entry.name)), fetched.octets(entry).view(np.float32)
-
-
-def _listed(state: InnerState) -> Iterator[tuple[str, str, str, Tensor]]:
+def listed(state: InnerState) -> Iterator[tuple[str, str, str, Tensor]]:
+    """(part, name, key, tensor) in the order of a manifest."""
     for (name, key), tensor in state.tensors.items():
         yield "optimizer", name, key, tensor
     for name, tensor in state.buffers.items():
         yield "buffer", name, "", tensor
 
 
-def _view(buffer: Tensor, entry: NamedTensor, at: int | None = None) -> Tensor:
-    start = entry.offset if at is None else at
-    flat = buffer[start : start + entry.payload_bytes]
+def dtype_named(name: str, key: str, tensor: Tensor) -> str:
+    """As a manifest has it. Raises :class:`StateError`."""
+    dtype = _NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise StateError(f"{name!r} keeps {key or 'a buffer'} as {tensor.dtype}", where="inner state")
+    return dtype
+
+
+def _view(buffer: Tensor, entry: NamedTensor) -> Tensor:
+    flat = buffer[entry.offset : entry.offset + entry.payload_bytes]
     return flat.view(_DTYPES[entry.dtype]).view(entry.shape)
 
 
-def _octets(buffer: Tensor) -> memoryview:
-    octets: memoryview = buffer.numpy().data
-    return octets
+def octets(buffer: Tensor) -> memoryview:
+    """Its memory."""
+    data: memoryview = buffer.numpy().data
+    return data
 
 
-def _aligned(offset: int) -> int:
+def aligned(offset: int) -> int:
+    """Where the next tensor may begin."""
     return -(-offset // ALIGN_BYTES) * ALIGN_BYTES

@@ -60,6 +60,19 @@ class Hold:
         """A tensor of :attr:`shape` as the whole that it is a part of."""
         return tensor
 
+    @property
+    def needed(self) -> Runs:
+        """The elements, whole rows of them, out of which what lies here can be made."""
+        return self.runs
+
+    def place(self, values: Tensor) -> Tensor:
+        """Those elements of another tensor of the parameter's shape, end to end, as that tensor placed alike."""
+        return self.to_global(values.view(self.shape))
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """The elements :attr:`runs` of a tensor that is placed as the parameter is, end to end."""
+        return tensor.reshape(-1)
+
     def to_local(self, tensor: Tensor) -> Tensor:
         """The inverse, of a whole in whatever form."""
         whole: Tensor = tensor.full_tensor() if is_distributed(tensor) else tensor  # type: ignore[attr-defined]

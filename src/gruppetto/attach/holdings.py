@@ -96,6 +96,10 @@ class Holdings:
         assert self.inbox is not None
         self._keep(fragment, version, self.inbox.take(fragment, version) or self.lend(fragment))
 
+    def found(self, fragment: Fragment, version: Version, values: Lease) -> None:
+        """Keep values that came with the state of a peer: all ranks take theirs at the same boundary."""
+        self._keep(fragment, version, values)
+
     def share(self, fragment: Fragment) -> Share | None:
         """What this rank moves of a fragment. Needs no lock."""
         return self.model.share(fragment)

@@ -6,7 +6,7 @@ piece of state is known by the name of its parameter and by its own (``exp_avg``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = [
     "kind_of",
     "put_buffers",
     "put_optimizer",
+    "undoing",
 ]
 
 _WHERE = "inner state"
@@ -170,6 +171,21 @@ def put_buffers(model: nn.Module, buffers: Mapping[str, Tensor]) -> None:
     own = dict(_buffers(model))
     for name, values in buffers.items():
         own[name].copy_(values)
+
+
+def undoing(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """What puts optimizer and buffers back as they are now, whatever has been put in meanwhile."""
+    before = [(one, one.state) for one in each(optimizer)]  # another takes its place when something is loaded
+    buffers = {name: buffer.detach().clone() for name, buffer in _buffers(model)}
+
+    @torch.no_grad()
+    def undo() -> None:
+        for one, state in before:
+            one.state = state
+        for name, buffer in _buffers(model):
+            buffer.copy_(buffers[name])
+
+    return undo
 
 
 def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:

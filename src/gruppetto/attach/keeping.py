@@ -11,14 +11,17 @@ from torch import nn
 
 from gruppetto.attach.checkpoint import from_state_dict, rests_of, to_state_dict
 from gruppetto.attach.checkpoints import Checkpoints
+from gruppetto.attach.data_share import share_of
 from gruppetto.attach.giving import Giving
 from gruppetto.attach.holdings import Holdings
+from gruppetto.attach.portions import GivingTogether
 from gruppetto.attach.ranks import Ranks
 from gruppetto.attach.telling import Telling
 from gruppetto.errors import StateError
 from gruppetto.protocol.donors import Source
 from gruppetto.protocol.learner import LearnerState
 from gruppetto.runtime.client import LearnerClient
+from gruppetto.runtime.portion_donor import PortionServer
 from gruppetto.runtime.wire import RecoveryNote
 
 if TYPE_CHECKING:
@@ -52,6 +55,12 @@ class Keeping(Telling):
     def session(self) -> str:
         """This life of this process, the same on all of its ranks."""
         return self._core.session
+
+    @property
+    def data_share(self) -> tuple[int, int]:
+        """Which of how many equal shares of its slot's items this rank takes. Raises :class:`SettingError` where that
+        cannot be seen, as with tensor parallelism."""
+        return share_of(self._model, self._ranks)
 
     def agree(self, text: str) -> str:
         """What rank 0 has passed, on all ranks: collective, between two steps."""
@@ -135,6 +144,9 @@ class Keeping(Telling):
                 self._client.donations.give(None)
 
     def _give(self) -> None:
+        if self._ranks is not None:
+            self._give_portion()
+            return
         donations = self._client.donations if isinstance(self._client, LearnerClient) else None
         if self._giving is not None and donations is not None and donations.wants_cut():
             began = self._client.clock.now()
@@ -144,3 +156,31 @@ class Keeping(Telling):
                 cut.ready()  # nobody tells when the optimizer writes again
             donations.give(cut)
             self._give_s += self._client.clock.now() - began
+
+    def _portion_due(self) -> str:
+        """The cut of which this rank is to give its portion now, as rank 0 has said at this boundary; "" for none."""
+        raise NotImplementedError
+
+    def _give_portion(self) -> None:
+        """Of many ranks: all of them come here at the same boundary."""
+        due, giving, donations = self._portion_due(), self._giving, self._client.donations
+        if not due or not isinstance(giving, GivingTogether):
+            return
+        began = self._client.clock.now()
+        address = donations.address if isinstance(donations, PortionServer) else None
+        try:
+            cut = giving.cut_portion(self._core, due, address=address, layout_hash=self._layout_hash)
+        except StateError as wrong:  # the same on all ranks
+            log.warning("%s; this learner gives its state to nobody", wrong)
+            self._giving = None
+            if donations is not None and address is None:
+                donations.give(None)
+            return
+        if self._optimizer is None:
+            cut.ready()
+        if isinstance(donations, PortionServer):
+            donations.hold(cut)
+        giving.wait_for_all()  # nobody is told of it before every portion can be had
+        if donations is not None and not isinstance(donations, PortionServer):
+            donations.give(cut)
+        self._give_s += self._client.clock.now() - began

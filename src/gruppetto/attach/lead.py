@@ -78,6 +78,8 @@ class Lead(Conduct):
         self._open = True
         report = Report.of(lowest[:LENGTH])
         with client.news:
+            if client.companions is not None:
+                client.companions.heard(report.fetched, report.lacks)
             for p, version in enumerate(_agreed(lowest[LENGTH : LENGTH + 2 * len(versions)])):
                 if version is not None:
                     self._keep(Fragment(p), version)

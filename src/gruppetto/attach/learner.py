@@ -30,13 +30,13 @@ from gruppetto.attach.lead import Lead
 from gruppetto.attach.notice import Notice, NoticeHook
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.parting import LAST_WORDS_S
+from gruppetto.attach.portions import GivingTogether
 from gruppetto.attach.ranks import Ranks, ranks_of
 from gruppetto.attach.rendezvous import say_if_it_may_not_come_back
 from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.attach.setting import (
     check_exposure,
     check_for_mailbox,
-    check_for_ranks,
     check_papers,
     check_settings,
     check_switches,
@@ -45,7 +45,8 @@ from gruppetto.attach.setting import (
     refuse_ranks_by_mail,
 )
 from gruppetto.attach.sharding import FlatModel
-from gruppetto.attach.together import come_together
+from gruppetto.attach.taking import Taking, needs_of
+from gruppetto.attach.together import AUTO, come_together
 from gruppetto.attach.watching import Glance, Watch, say_if_untrained
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
@@ -53,13 +54,15 @@ from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
 from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.messages import in_a_line
+from gruppetto.protocol.messages import Donor, in_a_line
 from gruppetto.protocol.units import LearnerId
 from gruppetto.runtime.address import tls_context
 from gruppetto.runtime.address_book import address_book
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.mailbox.address import MailboxAddress
+from gruppetto.runtime.orders import DropCut, GiveCut
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
 
@@ -128,7 +131,8 @@ class Learner(Comings):
 
     A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
     these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
-    ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it.
+    ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it;
+    ``donate=HOST:PORT`` is each rank's own.
     ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
     on all ranks when one of them has gone.
 
@@ -240,11 +244,8 @@ class Learner(Comings):
         self._connect_timeout_s = connect_timeout_s
         self._quiet = quiet
         members = ranks_of(model, process_group)
-        if members is not None:
-            if by_mail:
-                refuse_ranks_by_mail()
-            check_for_ranks(donate=donate)
-            donates = None
+        if members is not None and by_mail:
+            refuse_ranks_by_mail()
         self._follow: Follow | None = None
         self._whereabouts: Whereabouts | None = None
         self._ranks = None if members is None else Ranks(members, device=next(model.parameters()).device)
@@ -256,9 +257,11 @@ class Learner(Comings):
             kept = self._checkpoints
             saves = "" if kept is None else f"every {kept.every_steps} steps in {kept.directory}"
             saves += " and parts" if on_checkpoint is not None else ""
-            self.name, session = come_together(
-                self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves
+            told = "" if donates is None else AUTO if donate == AUTO else str(donate)
+            self.name, session, gives = come_together(
+                self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves, donates=told
             )
+            donates = donates if gives else None
             self._whereabouts = Whereabouts(
                 self._ranks.store, session, rank=self._ranks.rank, size=self._ranks.size, clock=MonotonicClock()
             )
@@ -282,7 +285,30 @@ class Learner(Comings):
         self._fresh, self._evaluated = True, False
         self._said_failure = False
         self._giving: Giving | None = None
+        self._due = ""
+        fits = (
+            partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
+            if optimizer is not None
+            else lambda manifest: None
+        )
+        needs = partial(needs_of, self._holdings)
         if self._ranks is not None and not self._ranks.leads:
+
+            def visit(donor: Donor) -> Visit:
+                return Visit(
+                    donor.address,
+                    learner=self.name,
+                    session=session,
+                    token=token,
+                    stall_s=stall_s,
+                    fits=fits,
+                    needs=needs,
+                    tls=None if peers is None else peers.as_guest_of(donor.learner),
+                )
+
+            self._taking = Taking(model, optimizer, self._holdings, rank=self._ranks.rank, visit=visit)
+            if donates is not None and optimizer is not None:
+                self._giving = GivingTogether(model, optimizer, self._holdings, self._ranks)
             self._follow = Follow(
                 self._ranks,
                 core,
@@ -298,11 +324,16 @@ class Learner(Comings):
                     stall_s=stall_s,
                     taken=self._holdings.receipts.taken,
                     max_bytes_per_s=max_bytes_per_s,
+                    donates=donates,
+                    peers=peers,
                 ),
                 begin=self._begins,
                 notice=self._notice.look,
                 save=None if on_checkpoint is None else lambda mark: on_checkpoint(self, mark),
+                taking=self._taking,
             )
+            if self._giving is not None and self._follow.client.donations is not None:
+                self._follow.client.donations.on_idle = self._giving.forget
             super().__init__(core, self._follow.client)
             return
         lead = None if self._ranks is None else Lead(self._ranks, core)
@@ -319,9 +350,8 @@ class Learner(Comings):
             book,
             donates=donates,
             has_own=self._checkpoints is not None and self._checkpoints.any(),
-            fits=partial(check_manifest, model, optimizer, base_numel=sum(t.numel for t in flat.layout.tensors))
-            if optimizer is not None
-            else lambda manifest: None,
+            fits=fits,
+            needs=needs,
             peers=peers,
             also=None if lead is None else lead.order,
             max_bytes_per_s=max_bytes_per_s,
@@ -336,7 +366,11 @@ class Learner(Comings):
         if lead is not None:
             lead.serve(self._hands)
         if donates is not None and optimizer is not None:
-            self._giving = Giving(model, optimizer, self._holdings)
+            self._giving = (
+                Giving(model, optimizer, self._holdings)
+                if self._ranks is None
+                else GivingTogether(model, optimizer, self._holdings, self._ranks, dropped=self._drop_portions)
+            )
         if self._giving is not None and client.donations is not None:
             client.donations.on_idle = self._giving.forget
 
@@ -427,6 +461,8 @@ class Learner(Comings):
         met = self._conduct.meet()
         report = replace(met, stays=met.stays and not self._notice.look())
         with self._client.news:  # no new life may begin between the cursor and the core
+            if self._ranks is not None and report.stays and report.loops:
+                self._have_portions_given()
             done = StepDone(tokens=used, cursor=self._counts.take_cursor())
             held = self._conduct.release(
                 done, again=lambda: not (report.stays and report.loops) or self._run_ahead.is_too_far
@@ -443,6 +479,25 @@ class Learner(Comings):
         with self._client.news:
             self._hands.feed(StepStarted())
         self._fresh, self._evaluated = True, False
+
+    def _have_portions_given(self) -> None:
+        """If somebody has asked for this learner's state: all of its ranks copy theirs at the end of this boundary. The
+        lock is held."""
+        donations = self._hands.client.donations
+        if self._giving is not None and donations is not None and donations.wants_cut():
+            self._due = secrets.token_hex(8)
+            self._conduct.order(GiveCut(name=self._due))
+
+    def _drop_portions(self, name: str) -> None:
+        """Whoever has asked has it, or has gone. From any thread."""
+        with self._client.news:
+            self._conduct.order(DropCut(name=name))
+
+    def _portion_due(self) -> str:
+        if self._follow is not None:
+            self._due, self._follow.cut = self._follow.cut, ""
+        due, self._due = self._due, ""
+        return due
 
     def _step_behind(self, follow: Follow) -> None:
         """The same on a rank that follows: what rank 0 says of this boundary."""

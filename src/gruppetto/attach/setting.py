@@ -21,7 +21,6 @@ from gruppetto.runtime.setting import host_and_port, is_loopback
 
 __all__ = [
     "check_exposure",
-    "check_for_ranks",
     "check_papers",
     "check_settings",
     "check_switches",
@@ -115,16 +114,6 @@ def check_papers(book: AddressBook, **files: object) -> None:
             f"{given[0]} is given, but {where} is plain http, where nothing is checked",
             where=f"Learner.{given[0]}",
             fix=f"write {where.replace('http://', 'https://')}, or leave {' and '.join(given)} out",
-        )
-
-
-def check_for_ranks(*, donate: str | None) -> None:
-    """What a learner of one rank may be told, and one of many may not yet. Raises :class:`SettingError`."""
-    if donate not in (None, "auto"):
-        raise SettingError(
-            "this learner has several ranks",
-            where="Learner.donate",
-            fix='use "auto" or None: a learner of many ranks gives no state to others',
         )
 
 

@@ -275,6 +275,33 @@ class FlatModel:
         """What this rank holds of these. Collective if some have to be gathered for it."""
         return {name: self._holds[name].to_local(base) for name, base in bases.items()}
 
+    def hold_of(self, name: str, tensor: Tensor) -> Hold | None:
+        """How this rank holds a tensor that is placed as the parameter ``name`` is; None if it is another kind."""
+        here = self._holds.get(name)
+        if here is None or tuple(tensor.shape) != tuple(here.parameter.shape):
+            return None
+        parameter = here.parameter.detach()
+        if not is_distributed(parameter) or not is_distributed(tensor):
+            return here if is_distributed(parameter) == is_distributed(tensor) else None
+        same = tensor.device_mesh == parameter.device_mesh and tensor.placements == parameter.placements  # type: ignore[attr-defined]
+        return here if same else None
+
+    def hold_named(self, name: str, shape: tuple[int, ...]) -> Hold | None:
+        """The same, of one that would be made of such a shape: if the parameter is distributed, it is too."""
+        here = self._holds.get(name)
+        return here if here is not None and tuple(here.parameter.shape) == shape else None
+
+    def is_spread(self, name: str) -> bool:
+        """The parameter is distributed."""
+        here = self._holds.get(name)
+        return here is not None and is_distributed(here.parameter.detach())
+
+    def supplied(self, name: str) -> Runs:
+        """The elements of a parameter that this rank supplies, when what all ranks hold is put together."""
+        if self._supplies is None:
+            return self._holds[name].runs
+        return self._supplies.get(name, Runs())
+
     def _in_place(self, spec: FragmentSpec) -> FragmentSpec:
         return replace(spec, pieces=tuple(piece for piece in spec.pieces if not self._gathers(piece)))
 

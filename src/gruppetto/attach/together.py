@@ -13,7 +13,9 @@ from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.runs import Runs
 from gruppetto.numerics.shares import supplied
 
-__all__ = ["come_together"]
+__all__ = ["AUTO", "come_together"]
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +30,24 @@ class _Greeting:
     layout_hash: str
     saves: str
     """What it saves, when, and where: on all ranks, or on none."""
+    donates: str
+    """Where it was told to give its state; "" if nowhere, or if "auto" comes to nowhere."""
     held: list[tuple[tuple[int, int], ...]]
     """By tensor of the layout."""
 
 
 def come_together(
-    ranks: Ranks, flat: FlatModel, *, name: str | None, fallback: str, session: str, saves: str = ""
-) -> tuple[str, str]:
-    """(name, session) of the learner: those of rank 0. ``flat`` is told what this rank supplies.
+    ranks: Ranks,
+    flat: FlatModel,
+    *,
+    name: str | None,
+    fallback: str,
+    session: str,
+    saves: str = "",
+    donates: str = "",
+) -> tuple[str, str, bool]:
+    """(name, session) of the learner: those of rank 0; and whether all ranks give. ``flat`` is told what this rank
+    supplies.
 
     Collective. Raises :class:`SettingError` or :class:`LayoutError` on every rank if they do not belong together.
     """
@@ -47,6 +59,7 @@ def come_together(
         session=session,
         layout_hash=flat.layout.layout_hash,
         saves=saves,
+        donates=donates,
         held=[held[tensor.name].bounds for tensor in flat.layout.tensors],
     )
     greetings = [msgspec.msgpack.decode(data, type=_Greeting) for data in ranks.everybody(msgspec.msgpack.encode(own))]
@@ -77,9 +90,26 @@ def come_together(
                 where="Learner.checkpoints",
                 fix="give checkpoints and on_checkpoint alike to all ranks",
             )
+    _check_places([greeting.donates for greeting in greetings])
     by_rank = [
         {tensor.name: Runs(bounds) for tensor, bounds in zip(flat.layout.tensors, greeting.held, strict=True)}
         for greeting in greetings
     ]
     flat.spread(supplied(flat.layout, by_rank)[ranks.rank])
-    return first.name or first.fallback, first.session
+    return first.name or first.fallback, first.session, all(greeting.donates for greeting in greetings)
+
+
+def _check_places(places: list[str]) -> None:
+    """Each rank gives its own portion: at an address of its own, or none does. Raises :class:`SettingError`."""
+    named = {place: rank for rank, place in reversed(list(enumerate(places))) if place not in ("", AUTO)}
+    for rank, place in enumerate(places):
+        if not named or named.get(place) == rank:
+            continue
+        other, its = min((at, where) for where, at in named.items())
+        raise SettingError(
+            f"rank {other} gives its state at {its}, rank {rank} {'there too' if place == its else 'nowhere'}"
+            if place != AUTO
+            else f"rank {other} gives its state at {its}, rank {rank} where it finds room",
+            where="Learner.donate",
+            fix="give each rank a HOST:PORT of its own, such as port 7300 + local rank, or none of them any",
+        )

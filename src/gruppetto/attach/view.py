@@ -103,7 +103,7 @@ class LearnerView:
     @property
     def slot(self) -> int:
         """The data slot leased to this learner."""
-        return self._core.slot
+        return self.place.slot
 
     @property
     def began_from(self) -> str:
@@ -113,7 +113,10 @@ class LearnerView:
 
     @property
     def place(self) -> Place:
-        """Where in the data this learner is, all of one moment."""
+        """Where in the data this learner is, all of one moment; of many ranks, that of the last boundary."""
+        word = self._word
+        if word is not None:
+            return Place(incarnation=word.state.incarnation, slot=word.state.slot, cursor=word.state.cursor)
         with self._client.news:
             core = self._core
             return Place(incarnation=core.incarnation, slot=core.slot, cursor=core.cursor)
@@ -140,7 +143,7 @@ class LearnerView:
     def metrics(self) -> dict[str, float]:
         """Numbers for any tracker, in one flat dictionary; all begin with ``gruppetto/``. Seconds, bytes and counts."""
         core, client = self._core, self._client
-        donations = None if isinstance(client, RankClient) else client.donations
+        donations = client.donations
         with client.news:
             shards = self._shards_of_the_run
             cores = [each.core for each in shards] or [core]

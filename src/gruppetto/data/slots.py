@@ -78,6 +78,9 @@ def slots(data: Data[Item], *, num_slots: int = DEFAULT_SLOTS, seed: int = 0) ->
 class Slots(IterableDataset[Item]):
     """Items of the slot that a learner has. Two ways to use it:
 
+    Of a learner of many ranks each takes its share of the slot: of every n items one, where n ranks train on different
+    ones. The cursor is of all of them together, so that any number of ranks goes on where another has left off.
+
     In your own loop, :meth:`of`: what is taken counts as used when the step is done.
 
     Behind a loader that fetches ahead (``DataLoader`` with ``num_workers=0``, a trainer): :meth:`serve`, and
@@ -92,6 +95,7 @@ class Slots(IterableDataset[Item]):
         super().__init__()
         self._source, self._num_slots = source, num_slots
         self._learner: Rider | None = None
+        self._share: tuple[int, int] | None = None
         self._asks: Callable[[], Rider] | None = None
         self._handed: deque[tuple[int, int]] = deque()
         """For each item given and not used yet: the learner's life, and the cursor behind it."""
@@ -99,20 +103,28 @@ class Slots(IterableDataset[Item]):
         """The same for the last one used."""
 
     def of(
-        self, learner: Rider, *, batch_size: int | None = None, collate: Callable[[list[Item]], Any] = default_collate
+        self,
+        learner: Rider,
+        *,
+        batch_size: int | None = None,
+        collate: Callable[[list[Item]], Any] = default_collate,
+        share: tuple[int, int] | None = None,
     ) -> Iterator[Any]:
         """Items for ``learner``, one by one or in batches that ``collate`` makes; each counts as used once taken.
 
         Where a step takes several batches, all of them are its own. The first one raises :class:`LayoutError` for a
         slot that the data is not cut for.
+
+        Of many ranks each calls it, with one ``batch_size``: of its own batches. ``share``: (number, how many) of those
+        that train on different data, which is the rank and their number unless the model is tensor parallel.
         """
         if batch_size is not None and (not isinstance(batch_size, SupportsIndex) or batch_size < 1):
             raise SettingError(f"batch_size is {batch_size!r:.80}", where="data.of", fix="use 1 or more, or None")
-        self.serve(learner)
+        self.serve(learner, share=share)
         return self._taken(learner, batch_size, collate)
 
     def _taken(self, learner: Rider, batch_size: int | None, collate: Callable[[list[Item]], Any]) -> Iterator[Any]:
-        items = self._items(learner, batch_size or 1)
+        items = self._items(learner, batch_size or 1, compares=True)
         while True:
             batch = []
             for _ in range(batch_size or 1):
@@ -122,8 +134,10 @@ class Slots(IterableDataset[Item]):
             learner.took(cursor, incarnation=incarnation)
             yield batch[0] if batch_size is None else collate(batch)
 
-    def serve(self, learner: Rider | Callable[[], Rider]) -> Slots[Item]:
-        """Be iterated for ``learner`` from now on, from where it stands; a function is asked for it when it is time."""
+    def serve(self, learner: Rider | Callable[[], Rider], *, share: tuple[int, int] | None = None) -> Slots[Item]:
+        """Be iterated for ``learner`` from now on, from where it stands; a function is asked for it when it is time.
+        ``share`` as in :meth:`of`; of many ranks each is to use as many items in a step as the others."""
+        self._share = None if share is None else _checked(share)
         self._asks, self._learner = (learner, None) if callable(learner) else (None, learner)
         self._at = None
         self._handed.clear()
@@ -163,20 +177,34 @@ class Slots(IterableDataset[Item]):
         if self._at is not None and items and self._learner is not None:
             self._learner.took(self._at[1], incarnation=self._at[0])
 
-    def _items(self, learner: Rider, together: int) -> Iterator[tuple[Item, int, int]]:
-        """Each with the life in which it was taken and the cursor behind it; ``together`` at a time of one life."""
-        life = -1
+    def _items(self, learner: Rider, together: int, *, compares: bool = False) -> Iterator[tuple[Item, int, int]]:
+        """Each with the life in which it was taken and the cursor behind it; ``together`` at a time of one life.
+
+        ``compares``: of many ranks, whether after the first step of a life rank 0 has come as far as this one.
+        """
+        told: tuple[int, int] = getattr(learner, "data_share", (0, 1)) if self._share is None else self._share
+        number, many = told
+        life, began, compared = -1, -1, True
         while True:
             place = learner.place
             if place.incarnation != life:
                 life, slot, cursor = place
+                began, compared = cursor, many == 1 or not compares
                 self._check_slots(learner, slot)
                 if self._at is not None and self._at[0] == life:
                     cursor = self._at[1]
-                stream = self._source.open(slot, cursor)
+                stream = self._source.open(slot, cursor + number, many)
+            elif not compared and place.cursor != began:
+                compared = True
+                if place.cursor != cursor:
+                    raise LayoutError(
+                        f"this rank has taken slot {place.slot} up to item {cursor}, rank 0 up to {place.cursor}",
+                        where=_WHERE,
+                        fix="take equally much on all ranks: one batch_size, equally many batches in a step",
+                    )
             for _ in range(together):
                 item = next(stream)
-                cursor += 1
+                cursor += many
                 yield item, life, cursor
 
     def _check_slots(self, learner: Rider, slot: int) -> None:
@@ -220,3 +248,12 @@ class Slots(IterableDataset[Item]):
             except TypeError as wrong:
                 raise StateError(f"it is incomplete or damaged ({wrong})", where=where, fix=fix) from wrong
             self._source.take_up(saved)
+
+
+def _checked(share: object) -> tuple[int, int]:
+    match share:
+        case (int() as number, int() as many) if not isinstance(number, bool) and 0 <= number < many:
+            return number, many
+    raise SettingError(
+        f"share is {share!r:.80}", where="data.of", fix="pass (number, how many), the first of them (0, n)"
+    )

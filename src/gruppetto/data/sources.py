@@ -60,8 +60,8 @@ class Saved:
 class Source(Protocol[Gives]):
     """The endless items of every slot."""
 
-    def open(self, slot: int, index: int) -> Iterator[Gives]:
-        """Items number ``index``, ``index`` + 1, ... of a slot."""
+    def open(self, slot: int, index: int, every: int = 1) -> Iterator[Gives]:
+        """Items number ``index``, ``index`` + ``every``, ... of a slot."""
         ...
 
     def saved(self) -> Saved | None:
@@ -90,12 +90,12 @@ class Indexed(Generic[Item]):
             raise DataError("the data has no items", where="data.slots", fix="give some")
         self._items, self._num_slots, self._seed = items, num_slots, seed
 
-    def open(self, slot: int, index: int) -> Iterator[Item]:
+    def open(self, slot: int, index: int, every: int = 1) -> Iterator[Item]:
         order = Slot(seed=self._seed, slot=slot, num_slots=self._num_slots, num_windows=len(self._items))
         while True:
-            for place in order.windows(index, AHEAD):
+            for place in order.windows(index, AHEAD * every)[::every]:
                 yield self._items[int(place)]
-            index += AHEAD
+            index += AHEAD * every
 
     def saved(self) -> Saved | None:
         return None
@@ -129,7 +129,7 @@ class Streamed(Generic[Item]):
         self._slot = self._index = self._epoch = self._raw = 0
         self._saved: Saved | None = None
 
-    def open(self, slot: int, index: int) -> Iterator[Item]:
+    def open(self, slot: int, index: int, every: int = 1) -> Iterator[Item]:
         self._stream, self._slot, self._index, self._epoch = self._begin(slot, 0), slot, 0, 0
         self._raw, saved = 0, self._saved
         if saved is not None and saved.slot == slot and saved.index <= index and isinstance(self._stream, Stateful):
@@ -146,9 +146,9 @@ class Streamed(Generic[Item]):
             self._index, self._epoch, self._raw = saved.index, saved.epoch, saved.raw
         if index - self._index >= WORTH_SAYING:
             log.warning("slot %d: goes through %s items to where it left off", slot, f"{index - self._index:,}")
-        return self._go(slot, index, is_fresh=self._raw == 0)
+        return self._go(slot, index, every, is_fresh=self._raw == 0)
 
-    def _go(self, slot: int, index: int, *, is_fresh: bool) -> Iterator[Item]:
+    def _go(self, slot: int, index: int, every: int, *, is_fresh: bool) -> Iterator[Item]:
         while True:
             found = False
             for item in self._stream:
@@ -157,7 +157,7 @@ class Streamed(Generic[Item]):
                 self._raw += 1
                 if mine:
                     self._index += 1
-                    if self._index > index:
+                    if self._index > index and (self._index - 1 - index) % every == 0:
                         yield item
             if is_fresh and (not found or (not self._own and self._raw <= slot)):
                 raise DataError(f"there is nothing for slot {slot} in the data", where="data.slots", fix="give more")

@@ -20,5 +20,6 @@ The syncer, from the outside in::
 Both sides share ``wire`` (frames), ``headers``, ``plausible`` (what may stand in a message) and ``cut`` (the fragments
 of a run). The learner's side is ``client`` and what it imports; there ``recovering`` finds a state to begin from,
 ``joining`` takes it from a peer, and ``donor`` gives it to others, as ``donation`` says. ``transfers`` moves vectors;
-``rank_client`` is the link of a rank that follows, and ``orders`` what it is told.
+``rank_client`` is the link of a rank that follows, and ``orders`` what it is told. Of many ranks each takes, and gives,
+its part: ``spans`` says which bytes, ``companions`` is how rank 0 sees the others, ``portion_donor`` how these give.
 """

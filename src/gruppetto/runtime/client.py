@@ -41,7 +41,7 @@ class LearnerClient(Session):
     itself, should nobody give one. ``peers``: what learners show each other. ``also``: what concerns the other ranks of
     this learner, of which this is rank 0, in the order in which they have to do it; called with the lock held.
     ``max_bytes_per_s``: what bodies go up at, at most.
-    ``beside``: it is for a shard of the run that is not the first.
+    ``beside``: it is for a shard of the run that is not the first. ``needs``: what of a peer's state is wanted here.
     """
 
     def start(self) -> None:

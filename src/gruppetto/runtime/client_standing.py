@@ -24,6 +24,7 @@ from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import AddressBook, Fixed
 from gruppetto.runtime.backlog import Backlog
 from gruppetto.runtime.clock import Clock, MonotonicClock
+from gruppetto.runtime.companions import Companions
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.control_socket import NotAccepted
 from gruppetto.runtime.donation import Manifest
@@ -38,6 +39,7 @@ from gruppetto.runtime.recovering import Recovering
 from gruppetto.runtime.security.fresh import PeerTls
 from gruppetto.runtime.seeking import Seeking
 from gruppetto.runtime.shard_books import Shards
+from gruppetto.runtime.spans import Needs, everything
 from gruppetto.runtime.transfers import Tensors, Transfers
 from gruppetto.runtime.wire import WelcomeFrame
 
@@ -87,6 +89,7 @@ class ClientStanding:
         also: Callable[[RankOrder], None] | None = None,
         max_bytes_per_s: float | None = None,
         beside: Beside | None = None,
+        needs: Callable[[Manifest], Needs] = everything,
     ) -> None:
         self.core = core
         fixed = (address,) if isinstance(address, SyncerAddress) else address
@@ -150,6 +153,8 @@ class ClientStanding:
                 counts=self._http.counts if peers is not None and isinstance(self._http, HttpSyncer) else None,
                 pace=self._http.pace,
             )
+        self.companions = None if also is None else Companions(also, self.news)
+        """Of many ranks: the others, while a state is fetched."""
         self._seeking = Seeking(
             core,
             self.news,
@@ -159,6 +164,8 @@ class ClientStanding:
             fits=fits,
             peers=peers,
             fail=self._fail,
+            needs=needs,
+            companions=self.companions,
         )
         self._dial_heart = partial(heart_of, self._http, self._heartbeat, token=token, tls=tls)
         if several:
@@ -221,8 +228,7 @@ class ClientStanding:
     def _begin_search(self, wanted: Recover) -> None:
         frame = self.welcome
         assert frame is not None
-        if self._leads or isinstance(self.address, MailboxAddress):
-            # A peer's state would have to be cut as this learner is; and where nobody listens, no peer is reached.
+        if isinstance(self.address, MailboxAddress):  # where nobody listens, no peer is reached
             wanted = replace(wanted, donors=())
         self._seeking.begin(wanted, frame, stall_s=self._http.stall_s)
 

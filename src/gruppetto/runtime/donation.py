@@ -16,10 +16,12 @@ from math import prod
 
 import msgspec
 
-from gruppetto.errors import ProtocolError
+from gruppetto.errors import AddressError, ProtocolError
 from gruppetto.protocol.units import NEVER, Version
 from gruppetto.runtime.plausible import MAX_COUNT, MAX_ITEMS
 from gruppetto.runtime.wire import MAX_TENSORS
+from gruppetto.runtime.setting import host_and_port
+from gruppetto.runtime.wire import MAX_COUNT, MAX_ITEMS, MAX_TENSORS
 
 __all__ = [
     "ALIGN_BYTES",
@@ -29,6 +31,7 @@ __all__ = [
     "Manifest",
     "NamedNumber",
     "NamedTensor",
+    "Portion",
     "decode_manifest",
     "digest_of",
     "donation_secret",
@@ -40,6 +43,7 @@ CHUNK_BYTES = 4 << 20
 ALIGN_BYTES = 64
 """Every tensor begins at a multiple of this, so that it can be used where it lies."""
 PARTS = frozenset({"optimizer", "buffer", "base"})
+MAX_PORTIONS = 4096
 MAX_STATE_TENSORS = 4 * MAX_TENSORS
 """Two moments and a step count for each tensor of the model, and buffers."""
 
@@ -87,8 +91,16 @@ class NamedNumber:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """What lies at one rank of a donor: runs of the cut's bytes, in order. ``address`` "": the one that was asked."""
+
+    address: str
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a cut holds."""
+    """What a cut holds. ``portions``: of a donor of many ranks, who has which bytes; () if all of them are here."""
 
     cut: str
     """Its name, under which the bytes are asked for."""
@@ -103,6 +115,7 @@ class Manifest:
     numbers: tuple[NamedNumber, ...] = ()
     total_bytes: int
     chunk_bytes: int = CHUNK_BYTES
+    portions: tuple[Portion, ...] = ()
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -135,7 +148,33 @@ def decode_manifest(data: bytes) -> Manifest:
         end = tensor.offset + tensor.payload_bytes
     if not end <= manifest.total_bytes <= _aligned(end):
         raise ProtocolError("the manifest's tensors are not all of it")
+    if manifest.portions:
+        _check_portions(manifest)
     return manifest
+
+
+def _check_portions(manifest: Manifest) -> None:
+    """Every byte of every tensor lies at one rank."""
+    if len(manifest.portions) > MAX_PORTIONS:
+        raise ProtocolError("the manifest has more portions than a learner ranks")
+    try:
+        for portion in manifest.portions:
+            if portion.address:
+                host_and_port(portion.address)
+    except AddressError as wrong:
+        raise ProtocolError(f"the manifest names a rank at {portion.address!r:.80}") from wrong
+    if any(list(portion.spans) != sorted(portion.spans) for portion in manifest.portions):
+        raise ProtocolError("the manifest's portions are in no order")
+    spans = iter(sorted(span for portion in manifest.portions for span in portion.spans))
+    for tensor in manifest.tensors:
+        at, end = tensor.offset, tensor.offset + tensor.payload_bytes
+        while at < end:
+            start, stop = next(spans, (-1, -1))
+            if start != at or not at < stop <= end:
+                raise ProtocolError(f"the manifest's {tensor.name[:80]!r} does not lie at its ranks, each byte once")
+            at = stop
+    if next(spans, None) is not None:
+        raise ProtocolError("the manifest's portions are more than its tensors")
 
 
 def _aligned(offset: int) -> int:

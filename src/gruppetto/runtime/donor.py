@@ -168,6 +168,8 @@ class DonationServer:
     def _take(self, cut: Cut | None) -> None:
         if cut is not None and self._loop is not None:
             self._cuts[cut.manifest.cut] = (cut, set())
+            if not self._guests:  # it has come too late
+                self._forget()
         elif cut is not None:
             cut.release()
         self._destitute = cut is None
@@ -246,10 +248,11 @@ class DonationServer:
             self._waiting = tuple(self._wanted.values()) if self._waiting else ()
 
     async def _bytes(self, request: web.Request) -> web.StreamResponse:
-        guest, known = self._guest_of(request), self._cuts.get(request.match_info["cut"])
-        if known is None or guest not in known[1]:
+        guest = self._guest_of(request)
+        cut = self._cut_of(guest, request.match_info["cut"])
+        if cut is None:
             return web.Response(status=404, text="this cut is not kept any more; ask for another\n")
-        cut, total = known[0], known[0].manifest.total_bytes
+        total = cut.manifest.total_bytes
         span = _range_of(request, total)
         if span is None or span[1] - span[0] > cut.manifest.chunk_bytes:
             text = f"ask for at most {cut.manifest.chunk_bytes} bytes by Range\n"
@@ -260,6 +263,7 @@ class DonationServer:
             body, digest = await loop.run_in_executor(None, _read, cut, *span)
         finally:
             self._readers[name] -= 1
+            self._was_read(name)
         headers = {DIGEST_HEADER: digest, "Content-Range": f"bytes {span[0]}-{span[1] - 1}/{total}"}
         response = web.StreamResponse(status=206, headers=headers)
         response.content_type, response.content_length = "application/octet-stream", len(body)
@@ -277,6 +281,16 @@ class DonationServer:
                 request.transport.abort()
         self._heard(guest)
         return response
+
+    def _cut_of(self, guest: str, name: str) -> Cut | None:
+        """The cut of this name, if it is kept for that guest."""
+        known = self._cuts.get(name)
+        return known[0] if known is not None and guest in known[1] else None
+
+    def _was_read(self, name: str) -> None:
+        """One reader of it fewer: its guest may have gone meanwhile."""
+        if not self._readers.get(name):
+            self._forget()
 
     async def _thanks(self, request: web.Request) -> web.StreamResponse:
         self._dismiss(self._guest_of(request))

@@ -16,7 +16,7 @@ import msgspec
 from gruppetto.errors import ProtocolError
 from gruppetto.protocol.actions import Apply, DropRests, KeepRest, Pull, Seed, TakeSnapshot
 from gruppetto.protocol.events import LinkDown
-from gruppetto.protocol.messages import Answer
+from gruppetto.protocol.messages import Answer, Donor
 from gruppetto.protocol.state import LearnerState
 from gruppetto.protocol.units import Fragment, Round, Version
 from gruppetto.runtime.wire import WelcomeFrame
@@ -24,6 +24,9 @@ from gruppetto.runtime.wire import WelcomeFrame
 __all__ = [
     "SWIFT",
     "Begin",
+    "DropCut",
+    "Fetch",
+    "GiveCut",
     "Keep",
     "PutBases",
     "RankOrder",
@@ -55,11 +58,38 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Begin from this (:class:`gruppetto.protocol.donors.Source`), as rank 0 has done."""
+    """Begin from this (:class:`gruppetto.protocol.donors.Source`), as rank 0 has done, in place of anything before."""
 
     source: str
+    number: int = 0
+    """Of this errand; 0 for what cannot fail."""
     place: str = ""
     """The checkpoint that it is."""
+    versions: tuple[Version, ...] = ()
+    """A peer's: of the bases that are taken with it; () if they are of an earlier life of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Fetch this rank's part of what a peer gives, in place of any other, and keep it until a :class:`Begin`."""
+
+    number: int
+    donor: Donor
+    manifest: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveCut:
+    """At the end of this boundary all ranks copy their portions of a cut of this name, for other learners."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCut:
+    """Nobody needs it any more."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +118,9 @@ RankOrder = (
     | KeepRest
     | DropRests
     | SavePart
+    | Fetch
+    | GiveCut
+    | DropCut
 )
 SWIFT = (Welcomed, LinkDown, Pull, Answer, KeepRest, DropRests)
 

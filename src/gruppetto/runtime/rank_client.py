@@ -30,7 +30,9 @@ from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.leases import Lease
 from gruppetto.runtime.orders import Welcomed
 from gruppetto.runtime.pacing import Bucket
+from gruppetto.runtime.portion_donor import PortionServer
 from gruppetto.runtime.redial import Redial
+from gruppetto.runtime.security.fresh import PeerTls
 from gruppetto.runtime.transfers import Tensors, Transfers
 from gruppetto.runtime.until_one_ends import until_one_ends
 from gruppetto.runtime.wire import WelcomeFrame
@@ -57,8 +59,11 @@ class RankClient:
         stall_s: float = 30.0,
         taken: Callable[[Answer, int], None] = lambda answer, tokens: None,
         max_bytes_per_s: float | None = None,
+        donates: tuple[str, int] | None = None,
+        peers: PeerTls | None = None,
     ) -> None:
-        """``taken`` is told of a contribution that is in with a piece of this rank."""
+        """``taken`` is told of a contribution that is in with a piece of this rank. ``donates``: HOST and port at which
+        this rank's portions of the learner's state are given to others; ``peers``: what learners show each other."""
         self.core = core
         self.clock: Clock = MonotonicClock()
         self.news = threading.Condition()
@@ -70,6 +75,16 @@ class RankClient:
         self._http = HttpSyncer(address, token=token, tls=tls, stall_s=stall_s, rank=str(rank))
         if max_bytes_per_s is not None:
             self._http.pace = Bucket(max_bytes_per_s)
+        self.donations: PortionServer | None = None
+        if donates is not None:
+            self.donations = PortionServer(
+                *donates,
+                token=token,
+                stall_s=stall_s,
+                core=core,
+                tls=None if peers is None else peers.as_donor(),
+                pace=self._http.pace,
+            )
         self._rng = random.Random(f"{core.session}/{rank}")
         self.transfers = Transfers(
             self._http,
@@ -154,6 +169,18 @@ class RankClient:
 
     async def _move_for_ever(self) -> None:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        if self.donations is not None:
+            try:
+                await self.donations.open()
+            except AddressError as wrong:  # the other ranks hear of it when somebody asks
+                log.warning("%s; this learner gives its state to nobody", wrong)
+        try:
+            await self._move()
+        finally:
+            if self.donations is not None:
+                await self.donations.close()
+
+    async def _move(self) -> None:
         redial = Redial(self._rng)
         async with self._http:
             while not self._closing:

@@ -13,10 +13,12 @@ from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Donor
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.clock import Clock
+from gruppetto.runtime.companions import Companions, Errand
 from gruppetto.runtime.donation import Manifest
 from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.recovering import Recovering
 from gruppetto.runtime.security.fresh import PeerTls
+from gruppetto.runtime.spans import Needs, everything
 from gruppetto.runtime.wire import WelcomeFrame
 
 __all__ = ["Seeking"]
@@ -29,6 +31,7 @@ class Seeking:
 
     ``has_own``: it has saved a state itself, should nobody give one. ``fits``: raises for a state that is of no use
     here. ``peers``: what is shown to a donor, and asked of it. ``fail``: told when the search cannot go on.
+    ``needs``: what of a peer's state is wanted here; ``companions``: this learner's other ranks, which fetch theirs.
     """
 
     def __init__(
@@ -42,9 +45,12 @@ class Seeking:
         fits: Callable[[Manifest], None],
         peers: PeerTls | None,
         fail: Callable[[GruppettoError], None],
+        needs: Callable[[Manifest], Needs] = everything,
+        companions: Companions | None = None,
     ) -> None:
         self._core, self._news, self._clock = core, news, clock
         self._has_own, self._token, self._fits, self._peers, self._fail = has_own, token, fits, peers, fail
+        self._needs, self._companions = needs, companions
         self.recovering: Recovering | None = None
         """None until it begins."""
         self._search: asyncio.Task[None] | None = None
@@ -64,6 +70,8 @@ class Seeking:
                 stall_s=stall_s,
                 fits=self._fits,
                 tls=None if peers is None else peers.as_guest_of(donor.learner),
+                needs=self._needs,
+                others=None if self._companions is None else Errand(self._companions, donor),
             )
 
         def published() -> tuple[Version, ...]:

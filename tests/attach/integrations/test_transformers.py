@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,3 +247,13 @@ def test_a_compiled_model_cannot_tell_what_it_used(tmp_path: Path) -> None:
     one.args.torch_compile = True
     with pytest.raises(SettingError, match="leave torch_compile or data= out"):
         callback.on_train_begin(one.args, one.state, one.control, model=one.model, optimizer=None)  # type: ignore[arg-type]
+
+
+def test_of_many_processes_each_counts_the_items_of_all() -> None:
+    data = gruppetto.data.slots(rows())
+    callback = Callback(syncer="http://127.0.0.1:9", data=data)
+    used: list[int] = []
+    data.used = used.append  # type: ignore[method-assign]
+    callback._ride = SimpleNamespace(size=3)  # type: ignore[assignment]
+    callback._examples, callback._tokens = 4, [5]
+    assert (callback._used(), used) == (15, [12])

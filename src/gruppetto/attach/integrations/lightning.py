@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from torch import Tensor
 
-from gruppetto.attach.integrations.riding import Ride, Served, check_one_process
+from gruppetto.attach.integrations.riding import Ride, Served
 from gruppetto.attach.integrations.usage import examples_in, tokens_in
 from gruppetto.errors import SettingError
 
@@ -33,7 +33,7 @@ class Callback(pl.Callback):  # type: ignore[misc]
     ``tokens``: a function that says how many a batch has, where
     :func:`~gruppetto.attach.integrations.usage.tokens_in` guesses wrong. ``data``: a :class:`gruppetto.data.Slots` that
     is also the data set of the loader. Several optimizers (manual optimization) are taken together: the last of them to
-    step ends a step. A fit of several processes (DDP, FSDP2) is one learner, and has no ``data``.
+    step ends a step. A fit of several processes (DDP, FSDP2) is one learner, of whose ``data`` each has its share.
     """
 
     def __init__(
@@ -62,7 +62,6 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self._data is not None and stage == "fit":
-            check_one_process("integrations.lightning.Callback(data=)", "leave it out: no process has all of a batch")
             # The loader fetches its first batches before any callback hears of the training.
             self._data.serve(lambda: self._begin(trainer, pl_module))
 

@@ -27,7 +27,7 @@ __all__ = ["Callback"]
 
 log = logging.getLogger("gruppetto.learner")
 
-NOT_OF_MANY = "leave it out: each of several processes would need its own share of every batch"
+NOT_DISPATCHED = "pass accelerator_config={'dispatch_batches': False}, so that each of them reads its own items"
 
 
 class Callback(TrainerCallback):  # type: ignore[misc]
@@ -38,8 +38,8 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     given as on notice. Once the run has finished the model holds the run's weights: for the last evaluation, the last
     checkpoint, and after ``train``.
 
-    A training of several processes (DDP, FSDP2) is one learner; its checkpoints are the Trainer's own, and it has no
-    ``data``.
+    A training of several processes (DDP, FSDP2) is one learner; its checkpoints are the Trainer's own. With ``data`` it
+    takes ``accelerator_config={"dispatch_batches": False}``: each process reads the items of all, and uses its own.
 
     Tokens are those that the loss is made of: the Trainer's ``num_items_in_batch`` where the model takes it, else what
     the batches hold (:func:`~gruppetto.attach.integrations.usage.tokens_in`), times the number of ranks. A model that
@@ -94,15 +94,16 @@ class Callback(TrainerCallback):  # type: ignore[misc]
                 where="integrations.transformers.Callback",
                 fix="leave torch_compile or data= out",
             )
-        if self._data is not None:
-            check_one_process("integrations.transformers.Callback(data=)", NOT_OF_MANY)
+        deals = args.accelerator_config
+        if self._data is not None and (deals.dispatch_batches is not False or deals.split_batches):
+            check_one_process("integrations.transformers.Callback(data=)", NOT_DISPATCHED)
         self._stop_listening()
         self._forget()
         self._state, self._seen = state, int(state.num_input_tokens_seen)
         learner = self._ride.begin(model, optimizer, used=self._used)
         self._listening = model.register_forward_pre_hook(self._on_pass, with_kwargs=True)
         if self._data is not None:
-            self._data.serve(learner)
+            self._data.serve(learner, share=(0, 1))  # Accelerate deals out to the processes what each of them reads
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self._examples = 0  # what was given and not used is given again
@@ -152,7 +153,7 @@ class Callback(TrainerCallback):  # type: ignore[misc]
     def _used(self) -> int:
         """What the step that is about to be made used: tells the data, returns the tokens."""
         if self._data is not None:
-            self._data.used(self._examples)
+            self._data.used(self._ride.size * self._examples)
         self._examples = 0
         if self._items is not None:
             items = self._items

@@ -17,10 +17,11 @@ from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.clock import wall_time_s
-from gruppetto.runtime.donation import Cut, Manifest, NamedTensor
+from gruppetto.runtime.donation import Cut, Manifest, NamedTensor, Portion
 from gruppetto.runtime.donor import DonationServer
 from gruppetto.runtime.http_client import HttpSyncer
 from gruppetto.runtime.joining import Fetched, Visit
+from gruppetto.runtime.portion_donor import PortionServer
 from gruppetto.runtime.security.fresh import PeerTls
 from gruppetto.runtime.security.issuing import Authority
 
@@ -107,6 +108,36 @@ def test_whoever_is_not_who_he_says_gives_and_gets_nothing(
         )
     with pytest.raises((ConnectionLost, ProtocolError), match=why or None):
         visited(peers(house.certs, "a"), shown, says=says, expects=expects)
+
+
+@pytest.mark.parametrize(
+    ("says", "expects", "why"), [("b", "a", ""), ("c", "a", "own name"), ("b", "c", "not of learner c")]
+)
+def test_a_portion_at_another_rank_is_given_as_at_the_first(house: House, says: str, expects: str, why: str) -> None:
+    donor, guest = peers(house.certs, "a"), peers(house.certs, "b")
+
+    async def story() -> Fetched:
+        server = PortionServer("127.0.0.1", 0, token=None, stall_s=1.0, core=Core(), tls=donor.as_donor())
+        tensor = NamedTensor(part="optimizer", name="w", dtype="uint8", shape=(STATE.size,), offset=0)
+        portion = Portion(address=await server.open(), spans=((0, STATE.size),))
+        manifest = Manifest(
+            cut="1", versions=(Version(7),), optimizer="SGD", tensors=(tensor,), total_bytes=STATE.size,
+            portions=(portion,), **WHO,
+        )  # fmt: skip
+        server.hold(Cut(manifest, [(0, STATE.data)]))
+        try:
+            tls = guest.as_guest_of(expects)
+            visit = Visit("127.0.0.1:1", learner=says, session="s", token=None, stall_s=1.0, tls=tls)
+            return await visit.fetch_part(manifest)
+        finally:
+            await server.close()
+
+    if why:
+        with pytest.raises((ConnectionLost, ProtocolError), match=why):
+            asyncio.run(story())
+    else:
+        came = asyncio.run(story())
+        assert np.array_equal(came.octets(came.manifest.tensors[0]), STATE)
 
 
 def test_papers_that_have_gone_are_said(house: House) -> None:
