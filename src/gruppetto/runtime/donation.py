@@ -19,9 +19,8 @@ import msgspec
 from gruppetto.errors import AddressError, ProtocolError
 from gruppetto.protocol.units import NEVER, Version
 from gruppetto.runtime.plausible import MAX_COUNT, MAX_ITEMS
-from gruppetto.runtime.wire import MAX_TENSORS
 from gruppetto.runtime.setting import host_and_port
-from gruppetto.runtime.wire import MAX_COUNT, MAX_ITEMS, MAX_TENSORS
+from gruppetto.runtime.wire import MAX_TENSORS
 
 __all__ = [
     "ALIGN_BYTES",

@@ -21,12 +21,10 @@ from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.donors import covers
 from gruppetto.protocol.units import Version
 from gruppetto.runtime.donation import Manifest, NamedTensor, decode_manifest, digest_of, donation_secret
-from gruppetto.runtime.donor import BUSY_HEADER, DIGEST_HEADER
-from gruppetto.runtime.headers import LEARNER_HEADER
-from gruppetto.runtime.wire import MIN_BYTES_PER_S
 from gruppetto.runtime.donor import BUSY_HEADER, DIGEST_HEADER, GUEST_S
+from gruppetto.runtime.headers import LEARNER_HEADER
 from gruppetto.runtime.spans import Needs, Request, everything, places_of, requests_for
-from gruppetto.runtime.wire import LEARNER_HEADER, MIN_BYTES_PER_S
+from gruppetto.runtime.wire import MIN_BYTES_PER_S
 
 __all__ = ["DonorBusy", "Fetched", "Others", "Visit"]
 
