@@ -84,7 +84,12 @@ class Comings(Keeping):
         if not ready:
             self._leave_on_notice()
             return False
-        self._say_what_overwriting_costs()
+        if self.finished:
+            log.warning(
+                "%s: the run has reached its last round, %d; nothing is left to train", self.name, self._core.newest_round
+            )
+        else:
+            self._say_what_overwriting_costs()
         with self._client.news:
             self._hands.feed(StepStarted())
         return True

@@ -77,6 +77,10 @@ class Callback(pl.Callback):  # type: ignore[misc]
     ) -> int | None:
         if self.learner is None:
             return None
+        if self._ride.over:  # it came when the run was over
+            trainer.should_stop = True
+            self._ride.end()
+            return -1
         if self._data is not None and self._data.moved:
             return -1  # ends the epoch; the next one begins with the slot that it has now
         self.learner.begins_pass(training=True)
