@@ -85,9 +85,8 @@ class Comings(Keeping):
             self._leave_on_notice()
             return False
         if self.finished:
-            log.warning(
-                "%s: the run has reached its last round, %d; nothing is left to train", self.name, self._core.newest_round
-            )
+            last = self._core.newest_round
+            log.warning("%s: the run has reached its last round, %d; nothing is left to train", self.name, last)
         else:
             self._say_what_overwriting_costs()
         with self._client.news:

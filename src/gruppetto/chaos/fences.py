@@ -33,7 +33,7 @@ def nothing_changes_in_syncer(syncer: SyncerProcess, frame: Frame) -> Iterator[N
 
 @contextmanager
 def visitors_only_look(core: SyncerCore, event: SyncerEvent) -> Iterator[None]:
-    """In the block ``core`` hears ``event``. Raises likewise if somebody who comes to a run that is over leaves a trace."""
+    """In the block ``core`` hears ``event``. Raises likewise if who comes to a run that is over leaves a trace."""
     before = _books_of(core) if isinstance(event, Hello) and core.is_over else None
     yield
     demand(before is None or _books_of(core) == before, "visitors-only-look", lambda: f"{event} changes {before}")

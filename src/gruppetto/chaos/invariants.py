@@ -40,8 +40,8 @@ WORLD_INVARIANTS = {
     "stamped-at-start": "the clock of a step is known when the step begins",
     "the-rest-is-ridden": "until the other shards of its run have finished, a finished one lets learners begin, leases "
     "each slot from where it is, and closes no books",
-    "visitors-only-look": "who comes when the run is over gets its last weights, and changes neither members nor slots nor "
-    "books",
+    "visitors-only-look": "who comes when the run is over gets its last weights, and changes neither members nor "
+    "slots nor books",
     "wakes-lie-ahead": "the syncer never asks to be woken at a time that has come",
     **GATE_INVARIANTS,
 }

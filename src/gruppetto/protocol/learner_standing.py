@@ -279,8 +279,8 @@ class LearnerStanding:
         return 0 < said.epoch < self.epoch
 
     def is_newborn(self, welcome: Welcome) -> bool:
-        """``welcome`` begins a new life, or says that there is none to be lived any more. Who goes on from a part is told
-        so: its number alone may be a coincidence."""
+        """``welcome`` begins a new life, or says that none is left to be lived. Who goes on from a part is told so: its
+        number alone may be a coincidence."""
         another = welcome.incarnation == UNBORN or welcome.incarnation != self.incarnation
         return another or (self._resumed and not welcome.goes_on)
 

@@ -152,7 +152,7 @@ class Welcome:
     run_id: str
     epoch: Epoch
     incarnation: Incarnation
-    """The life that begins or goes on; UNBORN for who comes to a run that is over: a visitor, who gets the last weights."""
+    """The life that begins or goes on; UNBORN for a visitor: who comes when the run is over, for the last weights."""
     goes_on: bool = False
     """In the life that the Hello says it continues."""
     slot: int

@@ -68,6 +68,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
+        if self._ride.over:  # it comes when the run is over
+            trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._examples = 0  # what was given and not used is given again
@@ -77,10 +79,6 @@ class Callback(pl.Callback):  # type: ignore[misc]
     ) -> int | None:
         if self.learner is None:
             return None
-        if self._ride.over:  # it came when the run was over
-            trainer.should_stop = True
-            self._ride.end()
-            return -1
         if self._data is not None and self._data.moved:
             return -1  # ends the epoch; the next one begins with the slot that it has now
         self.learner.begins_pass(training=True)
