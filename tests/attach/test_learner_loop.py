@@ -408,6 +408,9 @@ def test_who_comes_to_a_finished_run_leaves_with_its_weights(
         for _ in learner.until_finished(itertools.count()):
             one.train()
         learner._checkpoints.wait()
+        with Attached(running.url, toy(4), name="a").learner as twin:
+            assert twin.finished
+        assert learner.connected and learner.metrics()["gruppetto/reconnects"] == 0, "a visitor takes nobody's name"
     final = torch.nn.utils.parameters_to_vector(one.model.parameters())
     before = fetch_status(running.url)
     saved = Attached(running.url, toy(2), name="a", checkpoints=gruppetto.Checkpoints(tmp_path))
@@ -420,7 +423,7 @@ def test_who_comes_to_a_finished_run_leaves_with_its_weights(
             assert (late is restored or not learner.began_from) and learner.lr_factor == 1.0, "nothing is looked for"
             late.train()  # a loop of somebody's that looks too late
         assert torch.equal(torch.nn.utils.parameters_to_vector(late.model.parameters()), final)
-    assert sum("has reached its last round, 4; nothing is left" in record.message for record in caplog.records) == 3
+    assert sum("has reached its last round, 4; nothing is left" in record.message for record in caplog.records) == 4
     after = fetch_status(running.url)
     assert after["learners"] == before["learners"] and after["tokens"] == before["tokens"]
     stranger = nn.Linear(3, 3)

@@ -584,6 +584,8 @@ def test_the_last_round_ends_the_run_and_the_books_are_settled(scripted: Any) ->
     assert books == {"consumed": 35, "merged": 20, "discarded": 15, "lost": 0, "promised": 0, "open": 0}
     assert [type(action) for action in s.hello("late")] == [Send], "no slot, no account, no commit"
     assert s.core.members.get(LearnerId("late")) is None
+    s.hello("c", incarnation=Incarnation(1), run_id="run", versions=(Version(0),))
+    assert (s.welcome("c").incarnation, s.welcome("c").versions) == (UNBORN, (1,)), "it was cut off for too long"
 
 
 def test_who_comes_when_the_run_is_over_sees_the_last_weights_and_leaves_no_trace(scripted: Any) -> None:
