@@ -29,6 +29,7 @@ from gruppetto.errors import (
     SettingError,
     StateError,
 )
+from gruppetto.launch.ask import fetch_status
 
 Make = Callable[..., Any]
 Start = Callable[..., Any]
@@ -398,15 +399,36 @@ def test_another_model_is_refused_by_name(syncer: Start, toy: Make) -> None:
     assert caught.value.reason == "layout"
 
 
-def test_a_finished_run_takes_nobody_in(syncer: Start, toy: Make) -> None:
-    running = syncer(rounds=2, **SMALL)
-    one = Attached(running.url, toy(), name="a")
+def test_who_comes_to_a_finished_run_leaves_with_its_weights(
+    syncer: Start, toy: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = syncer(rounds=4, **SMALL)
+    one = Attached(running.url, toy(), name="a", checkpoints=gruppetto.Checkpoints(tmp_path, every_steps=1))
     with one.learner as learner:
         for _ in learner.until_finished(itertools.count()):
             one.train()
-    with pytest.raises(Refused) as caught, Attached(running.url, toy(), name="b").learner:
+        learner._checkpoints.wait()
+        with Attached(running.url, toy(4), name="a").learner as twin:
+            assert twin.finished
+        assert learner.connected and learner.metrics()["gruppetto/reconnects"] == 0, "a visitor takes nobody's name"
+    final = torch.nn.utils.parameters_to_vector(one.model.parameters())
+    before = fetch_status(running.url)
+    saved = Attached(running.url, toy(2), name="a", checkpoints=gruppetto.Checkpoints(tmp_path))
+    restored = Attached(running.url, toy(3), name="c")
+    restored.learner.load_state_dict(one.learner.state_dict())
+    for late in (Attached(running.url, toy(1), name="b"), saved, restored):
+        with late.learner as learner:
+            assert learner.finished and learner.refusal is None and learner.round == learner.rounds == 4
+            assert not list(learner.until_finished(itertools.count()))
+            assert (late is restored or not learner.began_from) and learner.lr_factor == 1.0, "nothing is looked for"
+            late.train()  # a loop of somebody's that looks too late
+        assert torch.equal(torch.nn.utils.parameters_to_vector(late.model.parameters()), final)
+    assert sum("has reached its last round, 4; nothing is left" in record.message for record in caplog.records) == 4
+    after = fetch_status(running.url)
+    assert after["learners"] == before["learners"] and after["tokens"] == before["tokens"]
+    stranger = nn.Linear(3, 3)
+    with pytest.raises(Refused, match="'weight' float32"), Attached(running.url, stranger).learner:
         pass
-    assert caught.value.reason == "finished"
 
 
 def test_a_wrong_token_is_refused_and_never_shown(syncer: Start, toy: Make) -> None:

@@ -154,6 +154,12 @@ def test_two_learners_in_lock_step_are_textbook_diloco_and_a_store_that_goes_awa
     assert 1 <= sum("asked again until it answers" in line for line in said) <= 3, "one line of each of the three"
     assert not any("dialling again" in line for line in said)
     assert sum("asked of s3://lab/lock-step: " in line for line in said) == 2, "both learners say what it has cost"
+    late = toy(seed=2)
+    optimizer = torch.optim.SGD(late.parameters(), lr=0.1)
+    with gruppetto.Learner(late, optimizer, syncer=box, name="late", tokens_per_step=16, quiet=True) as visitor:
+        assert visitor.finished
+    for mine, theirs in zip(late.parameters(), models[0].parameters(), strict=True):
+        assert torch.equal(mine, theirs)
     running.stop()
 
 

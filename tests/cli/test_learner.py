@@ -53,7 +53,7 @@ def test_who_comes_after_the_last_round_has_not_failed(tmp_path: Path, caplog: p
                 optimizer.step()
             with caplog.at_level(logging.INFO, "gruppetto"):
                 assert main([*arguments, "ben"]) == 0
-            assert "the run reached its last round, 3; nothing is left to do for ben" in caplog.text
+            assert "ben: the run has reached its last round, 3; nothing is left to train" in caplog.text
             assert main([*arguments, "ben", "--set", "model.ffn_dim=64"]) == 2, "another model stays a mistake"
     finally:
         syncer.stop()

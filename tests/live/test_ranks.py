@@ -159,6 +159,10 @@ def test_a_learner_goes_on_with_another_number_of_ranks(
         rider = group(url, "a", "fsdp", size, place=str(size), stop_at=stop_at, save=save, load=load, own=own)
         assert rider.ended() == [0] * size
         ends.append(rider.weights())
+    late = group(url, "late", "fsdp", 2)  # the run is over
+    assert late.ended() == [0, 0] and [late.lines(rank) for rank in range(2)] == [[], []]
+    for rank in range(2):
+        torch.testing.assert_close(late.weights(rank), ends[-1], rtol=0, atol=0)
     whole = group(syncer(rounds=9, **alone), "a", "plain", 1)
     assert whole.ended() == [0]
     torch.testing.assert_close(ends[-1], whole.weights(), rtol=1e-4, atol=1e-5)

@@ -24,7 +24,7 @@ from gruppetto.protocol.messages import (
     RejectionReason,
     Welcome,
 )
-from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 
 class Rider:
@@ -390,6 +390,26 @@ def test_refusals_and_rejections_are_remembered(rider: Rider) -> None:
 def test_the_end_is_seen(rider: Rider) -> None:
     rider.feed(Announcement(epoch=Epoch(1), round=Round(9), versions=(), finished=True))
     assert rider.core.finished
+
+
+def test_a_visitor_takes_the_last_weights_and_says_nothing(rider: Rider) -> None:
+    """One that was away for too long, and one that begins and would look for a state."""
+    rider.train()
+    rider.feed(LinkDown())
+    fresh = Rider()
+    fresh.core.recovers = True
+    for one in (rider, fresh):
+        over = {"incarnation": UNBORN, "slot": 0, "round": Round(9), "versions": (Version(8), Version(9))}
+        pulls = one.welcome(**over, finished=True)
+        assert kinds(pulls) == ["Pull", "Pull"] and one.core.finished
+        for p, version in enumerate((8, 9)):
+            one.feed(Arrived(fragment=Fragment(p), version=Version(version)))
+        assert kinds(one.feed(Boundary())) == ["Apply", "Apply"]
+        assert one.core.ready and one.core.held == (8, 9)
+        assert kinds(one.train()) == [], "a step that a trainer could not be kept from is nobody's"
+        one.feed(LinkDown())
+        assert kinds(one.welcome(**over, finished=True)) == []
+        assert [a.version for a in one.feed(Boundary())] == [8, 9], "and goes"
 
 
 def test_a_checkpoint_pulls_only_what_has_changed(rider: Rider) -> None:

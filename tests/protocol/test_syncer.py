@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from gruppetto.protocol.actions import Alarm, AlarmKind, AlarmOver, Drop, Fold, Persist, Publish, QuorumMet, RoundClosed
+from gruppetto.protocol.actions import (
+    Alarm,
+    AlarmKind,
+    AlarmOver,
+    Drop,
+    Fold,
+    Persist,
+    Publish,
+    QuorumMet,
+    RoundClosed,
+    Send,
+)
 from gruppetto.protocol.events import (
     Folded,
     LinkLost,
@@ -23,6 +34,7 @@ from gruppetto.protocol.messages import (
     Ask,
     Begin,
     Deferred,
+    Goodbye,
     Refusal,
     RefusalReason,
     Rejection,
@@ -30,7 +42,7 @@ from gruppetto.protocol.messages import (
     Welcome,
 )
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.units import Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 # ── from nothing to the first round ─────────────────────────────────────────────────────────────────────────────
 
@@ -570,8 +582,40 @@ def test_the_last_round_ends_the_run_and_the_books_are_settled(scripted: Any) ->
     s.feed(Settle())
     books = s.core.ledger.in_tokens()
     assert books == {"consumed": 35, "merged": 20, "discarded": 15, "lost": 0, "promised": 0, "open": 0}
-    s.hello("late")
-    assert [r.reason for r in s.sent(Refusal, "late")] == [RefusalReason.FINISHED]
+    assert [type(action) for action in s.hello("late")] == [Send], "no slot, no account, no commit"
+    assert s.core.members.get(LearnerId("late")) is None
+    s.hello("c", incarnation=Incarnation(1), run_id="run", versions=(Version(0),))
+    assert (s.welcome("c").incarnation, s.welcome("c").versions) == (UNBORN, (1,)), "it was cut off for too long"
+
+
+def test_who_comes_when_the_run_is_over_sees_the_last_weights_and_leaves_no_trace(scripted: Any) -> None:
+    s = scripted(rounds=1, num_learners=2, min_quorum=2, num_slots=2)
+    s.begin("a", "b")
+    for name in "ab":
+        s.progress(name, 1, tokens=10)
+    for name in "ab":
+        s.answer(name, 1)
+    before = s.core.snapshot()
+    for name, session in (("late", "l"), ("a", "another process"), ("late", "l")):
+        s.hello(name, session=session, needs_state=True, donates_at="here:1")
+        seen = s.sent(Welcome, name)[-1]
+        assert (seen.incarnation, seen.finished, seen.versions, seen.begun) == (0, True, (1,), True)
+        assert not seen.seed and not seen.donors and seen.round == 1
+        s.progress(name, 5, tokens=99, incarnation=UNBORN)
+        s.feed(Goodbye(learner=LearnerId(name), incarnation=UNBORN))
+    assert s.core.snapshot() == before, "nor does what it says"
+    s.hello("a", session="session of a", incarnation=Incarnation(1), run_id="run", versions=(Version(0),))
+    assert s.welcome("a").incarnation == 1, "whoever was there to the end is no visitor"
+    for wrong, reason in (
+        ({"layout_hash": "another"}, RefusalReason.LAYOUT),
+        ({"run_id": "another"}, RefusalReason.WRONG_RUN),
+        ({"run_id": "run", "versions": (Version(2),)}, RefusalReason.AHEAD),
+    ):
+        s.hello("stranger", **wrong)
+        assert s.sent(Refusal, "stranger")[-1].reason is reason
+    for name in "ab":
+        s.goodbye(name)
+    assert not s.core.members.connected(), "nobody waits for a visitor"
 
 
 def test_a_new_life_goes_on_from_what_was_durable(scripted: Any) -> None:
@@ -606,9 +650,9 @@ def test_who_was_away_at_the_end_still_gets_the_last_weights(scripted: Any) -> N
     last = scripted(rounds=1, epoch=2, state=s.durable)
     last.hello("c", incarnation=Incarnation(1), run_id="run", versions=(Version(0),))
     assert last.welcome("c").versions == (1,)
-    assert last.sent(Announcement, "c")[-1].finished
+    assert (last.welcome("c").incarnation, last.welcome("c").finished) == (1, True)
     last.hello("c", session="another process")
-    assert [r.reason for r in last.sent(Refusal, "c")] == [RefusalReason.FINISHED]
+    assert (last.welcome("c").incarnation, last.welcome("c").finished) == (UNBORN, True)
 
 
 def test_one_learner_that_supplies_nearly_everything_raises_an_alarm_once(scripted: Any) -> None:

@@ -87,7 +87,11 @@ class Comings(Keeping):
         if not ready:
             self._leave_on_notice()
             return False
-        self._say_what_overwriting_costs()
+        if self.finished:
+            last = self._core.newest_round
+            log.warning("%s: the run has reached its last round, %d; nothing is left to train", self.name, last)
+        else:
+            self._say_what_overwriting_costs()
         with self._client.news:
             self._hands.feed(StepStarted())
         return True

@@ -10,7 +10,6 @@ from gruppetto.attach.rewarm import Rewarm
 from gruppetto.attach.run_ahead import RunAhead
 from gruppetto.errors import Refused
 from gruppetto.protocol.learner import LearnerCore
-from gruppetto.protocol.messages import RefusalReason
 from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.orders import Word
 from gruppetto.runtime.rank_client import RankClient
@@ -82,13 +81,13 @@ class LearnerView:
 
     @property
     def finished(self) -> bool:
-        """The run has reached its last round."""
+        """The run has reached its last round; at once, for who comes when it has."""
         word = self._word
         if word is not None:
-            return word.finished or (word.refusal is not None and word.refusal[0] == RefusalReason.FINISHED.value)
+            return word.finished
         if self._clocked is None:
-            return _has_finished(self._core, self._client)
-        return all(_has_finished(each.core, each.client) for each in self._shards_of_the_run)
+            return self._core.finished
+        return all(each.core.finished for each in self._shards_of_the_run)
 
     @property
     def refusal(self) -> Refused | None:
@@ -178,8 +177,3 @@ class LearnerView:
             numbers |= {f"clipped/{cause}": count for cause, count in sorted(clippings.items())}
             numbers |= {f"rejected/{reason}": count for reason, count in sorted(rejections.items())}
         return {f"gruppetto/{key}": number for key, number in numbers.items()}
-
-
-def _has_finished(core: LearnerCore, client: LearnerClient | RankClient) -> bool:
-    failure = client.failure
-    return core.finished or (isinstance(failure, Refused) and failure.reason == RefusalReason.FINISHED.value)

@@ -31,7 +31,14 @@ from gruppetto.chaos.wrong_cuts import (
     TakesEveryPart,
     TrustsWhatItSavedLongAgo,
 )
-from gruppetto.chaos.wrong_ends import HandsBatchesOutAgain, KeepsThemWaiting, TakesItselfForTheRun
+from gruppetto.chaos.wrong_ends import (
+    BooksItsVisitors,
+    HandsBatchesOutAgain,
+    KeepsThemWaiting,
+    LeasesSlotsForEver,
+    LetsItsVisitorsTrain,
+    TakesItselfForTheRun,
+)
 from gruppetto.chaos.wrong_flights import (
     BooksWhatIsInFlight,
     ClosesWhoeverIsReady,
@@ -264,5 +271,8 @@ CANARIES: tuple[Canary, ...] = (
     _syncer(TakesItselfForTheRun, "the-rest-is-ridden", "rightly-refused", within=30),
     _syncer(KeepsThemWaiting, "the-rest-is-ridden", within=60),
     _syncer(HandsBatchesOutAgain, "the-rest-is-ridden", within=60),
+    _syncer(LeasesSlotsForEver, "visitors-only-look", within=60),
+    _syncer(BooksItsVisitors, "visitors-only-look", within=60),
+    _syncer(LetsItsVisitorsTrain, "visitors-only-look", within=60),
 )
 """Every wrong core, with the invariants that tell."""

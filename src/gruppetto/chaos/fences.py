@@ -1,20 +1,25 @@
-"""What an earlier epoch or incarnation has said changes nothing: neither at the syncer nor at a learner."""
+"""What an earlier epoch or incarnation has said changes nothing: neither at the syncer nor at a learner. Nor does who
+comes when the run is over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gruppetto.chaos.invariants import demand
 from gruppetto.protocol.actions import LearnerAction
+from gruppetto.protocol.events import SyncerEvent
+from gruppetto.protocol.messages import Hello
+from gruppetto.protocol.syncer import SyncerCore
 from gruppetto.runtime.wire import Frame
 
 if TYPE_CHECKING:
     from gruppetto.chaos.learner import LearnerProcess
     from gruppetto.chaos.syncer import SyncerProcess
 
-__all__ = ["nothing_changes_in_learner", "nothing_changes_in_syncer", "says_nothing"]
+__all__ = ["nothing_changes_in_learner", "nothing_changes_in_syncer", "says_nothing", "visitors_only_look"]
 
 
 @contextmanager
@@ -24,6 +29,14 @@ def nothing_changes_in_syncer(syncer: SyncerProcess, frame: Frame) -> Iterator[N
     before = _standing_of(syncer)
     yield
     demand(_standing_of(syncer) == before, "old-lives-are-fenced", lambda: f"the syncer heeds {frame}")
+
+
+@contextmanager
+def visitors_only_look(core: SyncerCore, event: SyncerEvent) -> Iterator[None]:
+    """In the block ``core`` hears ``event``. Raises likewise if who comes to a run that is over leaves a trace."""
+    before = _books_of(core) if isinstance(event, Hello) and core.is_over else None
+    yield
+    demand(before is None or _books_of(core) == before, "visitors-only-look", lambda: f"{event} changes {before}")
 
 
 @contextmanager
@@ -51,3 +64,9 @@ def _standing_of(syncer: SyncerProcess) -> object:
     mark = core.open_mark
     marked = (dict(mark.waiting), dict(mark.parts), dict(mark.left_out)) if mark is not None else None
     return (core.phase, core.round, core.versions, members, books, expected, marked)
+
+
+def _books_of(core: SyncerCore) -> object:
+    """All that a commit would say, but for which process speaks for a life."""
+    state = core.snapshot()
+    return replace(state, members=tuple(replace(m, session="", awaited=False) for m in state.members))

@@ -34,12 +34,14 @@ WORLD_INVARIANTS = {
     "progress-resumes": "when all faults have ended, rounds close, and everybody takes part and gets the results",
     "rests-are-said-once": "what an encoding leaves unsaid is said with the next contribution, if it has counted",
     "resumed-lives-go-on": "a learner that is resumed with the whole run goes on in the life that it was saved in",
-    "rightly-refused": "only a superseded process, a finished run or a full one turns a learner away",
+    "rightly-refused": "only a superseded process or a full run turns a learner away",
     "seeded-once": "nobody is asked for initial weights once there are durable ones",
     "settled": "the books of a finished run have nothing open",
     "stamped-at-start": "the clock of a step is known when the step begins",
     "the-rest-is-ridden": "until the other shards of its run have finished, a finished one lets learners begin, leases "
     "each slot from where it is, and closes no books",
+    "visitors-only-look": "who comes when the run is over gets its last weights, and changes neither members nor "
+    "slots nor books",
     "wakes-lie-ahead": "the syncer never asks to be woken at a time that has come",
     **GATE_INVARIANTS,
 }

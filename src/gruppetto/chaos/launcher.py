@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from gruppetto.chaos.invariants import BrokenWorldError
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Launcher"]
 
+VISITS = 0.5
+"""How many of those who have been there to the end come again."""
+VISIT_S = 6.0
+"""How long after it at most: before the books are closed, or behind that."""
+
 
 class Launcher:
     """Of one world. It knows exit codes and refusals, and nothing of rounds."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._visits = random.Random(f"{world.plan.seed} visits")
 
     def start_syncer(self) -> None:
         """Unless one lives."""
@@ -53,6 +60,16 @@ class Launcher:
         if (not process.alive or process.left) and needed:
             self.start(plan, how)
 
+    def came_to_the_end(self, process: LearnerProcess) -> None:
+        """Some supervisors start again whoever ends, the run being over or not."""
+        if self._visits.random() < VISITS:
+            how = self._visits.choice(("", "checkpoint", "renamed"))
+            self._world.engine.after(self._visits.uniform(0.0, VISIT_S), lambda: self._visit(process, how))
+
+    def _visit(self, process: LearnerProcess, how: str) -> None:
+        if self._world.fleet[process.plan.name] is process:  # nobody has done so meanwhile
+            self.start(process.plan, how)
+
     def live(
         self,
         plan: LearnerPlan,
@@ -73,7 +90,7 @@ class Launcher:
         return process
 
     def was_refused(self, process: LearnerProcess, reason: RefusalReason) -> None:
-        """One that found the run full is started again; a finished run needs no more. Raises
+        """One that found the run full is started again. Raises
         :class:`~gruppetto.chaos.invariants.BrokenWorldError` where nobody should have been refused."""
         world = self._world
         heirs = world.watch.heirs(process)
@@ -91,8 +108,6 @@ class Launcher:
                 self._begin_afresh(process)
             case RefusalReason.AHEAD | RefusalReason.SUPERSEDED if process.astray_until:
                 self._begin_afresh(process)
-            case RefusalReason.FINISHED if world.setting.rounds is not None and not world.goes_on_elsewhere:
-                process.left = True
             case _:
                 raise BrokenWorldError("rightly-refused", f"{process.name}: {process.refusal}")
 

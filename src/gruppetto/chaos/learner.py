@@ -321,7 +321,8 @@ class LearnerProcess:
             self.later(POLL_S, lambda: self._finish(deadline))
             return
         self._feed(Boundary())
-        self.leave()
+        self.world.watch.ends(self)
+        self.leave(then=lambda: self.world.launcher.came_to_the_end(self))
 
     def recovered(self, found: Mapping[Fragment, Content]) -> None:
         """The search for a state is over; these are the bases that it brought."""

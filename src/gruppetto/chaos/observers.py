@@ -29,7 +29,7 @@ from gruppetto.protocol.events import Settle, SyncerEvent, TakeCheckpoint
 from gruppetto.protocol.invariants import Observer
 from gruppetto.protocol.messages import Announcement, Answer, Begin, Progress, Welcome
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import NEVER, UNBORN, Fragment, Incarnation, LearnerId, Round, Version
 
 if TYPE_CHECKING:
     from gruppetto.chaos.learner import LearnerProcess
@@ -134,6 +134,12 @@ class Watch:
             demand(unsettled == 0, "settled", lambda: f"{core.ledger.accounts}, {core.ledger.promised_by}")
 
     def _welcome(self, syncer: SyncerProcess, to: LearnerId, session: str, welcome: Welcome) -> None:
+        core = syncer.core
+        if welcome.incarnation == UNBORN:
+            demand(not self.world.goes_on_elsewhere, "the-rest-is-ridden", lambda: f"{to} is shown out")
+            fine = core.is_over and welcome.finished and welcome.versions == core.versions and not welcome.seed
+            demand(fine, "visitors-only-look", lambda: f"{to} got {welcome}")
+            return
         self._welcomed[syncer.epoch, to] = (session, welcome.incarnation)
         self._newest.setdefault(to, {})[syncer.epoch] = session
         demand(not (welcome.seed and self._seeded), "seeded-once", lambda: f"{to}")
@@ -293,6 +299,13 @@ class Watch:
         if process.core.linked and self.world.setting.rounds is None:
             kept_back = process.holdings.kept_back(process.transfers.coming())
             demand(not kept_back, "notice-is-used", lambda: f"{process.name} takes its work on {kept_back} with it")
+
+    def ends(self, process: LearnerProcess) -> None:
+        """The run is over for it: all that it has waited for is in its model."""
+        if process.core.incarnation == UNBORN and process.core.linked and not process.backlog.downloads:
+            assert process.at is not None
+            newest, held = process.at.core.versions, tuple(process.bases[p].version for p in sorted(process.bases))
+            demand(held == newest, "visitors-only-look", lambda: f"{process.name} leaves with {held} of {newest}")
 
     def step_done(self, process: LearnerProcess, stamp: int) -> None:
         """``stamp`` is what was known when the step began; only a Welcome may lift it meanwhile."""

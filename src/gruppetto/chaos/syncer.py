@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gruppetto.chaos.fences import nothing_changes_in_syncer
+from gruppetto.chaos.fences import nothing_changes_in_syncer, visitors_only_look
 from gruppetto.chaos.gatekeeper import VALUE_NORMS
 from gruppetto.chaos.hands import Hands
 from gruppetto.chaos.network import Wire
@@ -207,10 +207,11 @@ class SyncerProcess:
         return False
 
     def feed(self, event: SyncerEvent) -> None:
-        if not self.alive or self.over:
+        if not self.alive or (self.over and not isinstance(event, Hello)):
             return
         now = self.world.engine.now
-        actions = self.core.step(now, event)
+        with visitors_only_look(self.core, event):
+            actions = self.core.step(now, event)
         self.world.record(now, "syncer", event, actions)
         self.world.watch.stepped(self, event, actions)
         for action in actions:

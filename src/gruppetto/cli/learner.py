@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Sequence
@@ -14,8 +13,7 @@ import tyro
 
 from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, positional, read_flags
 from gruppetto.cli.parent import end_with_parent
-from gruppetto.errors import AddressError, Refused, Stopped, UserError
-from gruppetto.protocol.messages import RefusalReason
+from gruppetto.errors import AddressError, Stopped, UserError
 
 if TYPE_CHECKING:
     from gruppetto.config import RunConfig
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_log = logging.getLogger("gruppetto.learner")
 ENDPOINT_PATIENCE_S = 120.0
 POLL_S = 0.1
 LOCK = ".lock"
@@ -83,23 +80,17 @@ def main(arguments: Sequence[str]) -> int:
 
     entry = next((e for e in config.learners if e.name == flags.name), None) or LearnerEntry(name=flags.name)
     papers = _papers(config, syncer, flags.name)
-    try:
-        arrived = ride(
-            config,
-            entry,
-            syncer=_address(syncer),
-            papers=papers,
-            cache=Path(flags.cache).expanduser(),
-            clock=MonotonicClock(),
-            checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
-            parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
-            part=part,
-        )
-    except Refused as refused:
-        if refused.reason != RefusalReason.FINISHED:
-            raise
-        _log.info("%s; nothing is left to do for %s", refused.text, flags.name)
-        return 0
+    arrived = ride(
+        config,
+        entry,
+        syncer=_address(syncer),
+        papers=papers,
+        cache=Path(flags.cache).expanduser(),
+        clock=MonotonicClock(),
+        checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
+        parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
+        part=part,
+    )
     if not arrived:
         raise Stopped(signal.SIGTERM, more=f"; {flags.name} has left the run")
     return 0

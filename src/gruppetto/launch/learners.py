@@ -70,7 +70,7 @@ class Learners:
                 self._parts.pop(name, None)
             if revival.newly_dead(child):
                 ask()
-                # One that has left had nothing to come back to, and a finished run takes no learner in any more.
+                # One that has left had nothing to come back to, and a finished run needs none any more.
                 left = child.process.returncode in LEFT_IN_ORDER
                 if left and child.process.evicted and not sight.finished:
                     stop([child])

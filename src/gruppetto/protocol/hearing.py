@@ -27,9 +27,9 @@ from gruppetto.protocol.messages import (
     in_a_line,
 )
 from gruppetto.protocol.parting import round_of_merge
-from gruppetto.protocol.reception import refusal_for, welcome_for
+from gruppetto.protocol.reception import refusal_for, visitor, welcome_for
 from gruppetto.protocol.round import Phase
-from gruppetto.protocol.units import NEVER, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import NEVER, UNBORN, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = ["Hearing"]
 
@@ -49,11 +49,15 @@ class Hearing(Gate):
             superseded=arrival is Arrival.SUPERSEDED,
             newest_round=self.round if self.republishing else self.published_round,
             went_back=self.went_back,
-            finished_at=self.round if self.is_over and arrival is not Arrival.RETURNED else None,
             needs_weights=not self.versions and self._seeder is None,
         )
         if refusal is not None:
             self._send(hello.learner, hello.session, replace(refusal, epoch=self.epoch))
+            return
+        if self.is_over and arrival is not Arrival.RETURNED:
+            # Nothing is left for it to train: it gets the last weights. No slot, no account and no commit comes of it,
+            # and nobody waits for its goodbye.
+            self._welcome(visitor(hello), hello)
             return
         member = self.members.get(hello.learner)
         if arrival is not Arrival.RETURNED or member is None:
@@ -84,14 +88,9 @@ class Hearing(Gate):
             opened.asked.pop(member.learner, None)
         self._note_member(member, arrival.value)
         self._welcome(member, hello)
-        if self.phase is Phase.FINISHED:
-            # It was away when the run ended, or rides for other shards: it may have the last weights, and is told that
-            # they are the last.
-            end = Announcement(epoch=self.epoch, round=self.round, versions=(), finished=True)
-            self._send(member.learner, member.session, end)
-            if self.finished_early and arrival is not Arrival.RETURNED:
-                # No round is to come whose commit would make the lease durable.
-                self._out.append(Persist(round=self.round, fragments=(), state=self.snapshot()))
+        if self.finished_early and arrival is not Arrival.RETURNED:
+            # No round is to come whose commit would make the lease durable.
+            self._out.append(Persist(round=self.round, fragments=(), state=self.snapshot()))
 
     def _on_progress(self, now: float, news: Progress) -> None:
         member = self._speaker(now, news.learner, news.incarnation)
@@ -211,7 +210,7 @@ class Hearing(Gate):
         if seed:
             self._seeder = member.learner
         # At round 0 nobody has a state worth giving: every optimizer is as fresh as the newcomer's.
-        needy = hello.needs_state and self.published_round > 0
+        needy = hello.needs_state and self.published_round > 0 and member.incarnation != UNBORN
         donors = choose_donors(self.members, member, self.published) if needy else ()
         welcome = welcome_for(
             member,
@@ -226,6 +225,7 @@ class Hearing(Gate):
             offsets=self.schedule.offsets,
             donors=donors,
             goes_on=bool(hello.continues) and member.continues == hello.continues,
+            finished=self.phase is Phase.FINISHED,
         )
         self._send(member.learner, member.session, welcome)
 

@@ -147,7 +147,7 @@ class LearnerCore(Applying, Offering, Dispatching):
                 if fragment.version != NEVER:
                     self._arrived.setdefault(Fragment(p), fragment.version)
         self.linked = True
-        self.begun = self.begun or welcome.begun
+        self.begun, self.finished = self.begun or welcome.begun, self.finished or welcome.finished
         # On every connect the current round is the clock, also for who has ridden on alone for a thousand steps. Who
         # is resumed together with all others may count the step that it had done by then: the round asks for it.
         resumed, self._resumed = self._resumed and not newborn, False
@@ -162,15 +162,15 @@ class LearnerCore(Applying, Offering, Dispatching):
         if welcome.seed:
             self._out.append(Seed())
         if self.recovers:
-            # At round 0 there is nothing that a fresh process does not have.
-            self.recovers, self.recovering = False, welcome.round > 0
+            # At round 0 there is nothing that a fresh process does not have, and a visitor will make no step.
+            self.recovers, self.recovering = False, welcome.round > 0 and welcome.incarnation != UNBORN
             if self.recovering:
                 self._searching_in = self.epoch
                 self._out.append(Recover(donors=welcome.donors, versions=welcome.versions))
         for p, version in enumerate(welcome.versions):
             self._want(Fragment(p), version)
         self._settle_rests(welcome.versions)
-        if self.synchronised:
+        if self.synchronised and self.incarnation:
             self._report(self._bases_held() if resumed else ())
         if self.leaving:
             self._part(again=True)

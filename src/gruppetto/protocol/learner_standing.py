@@ -9,7 +9,7 @@ from gruppetto.protocol.messages import Applied, ApplyMode, Marker, Refusal, Wel
 from gruppetto.protocol.rests import Rests
 from gruppetto.protocol.schedule import Schedule
 from gruppetto.protocol.state import LearnerState
-from gruppetto.protocol.units import NEVER, NO_EPOCH, Epoch, Fragment, Incarnation, LearnerId, Round, Version
+from gruppetto.protocol.units import NEVER, NO_EPOCH, UNBORN, Epoch, Fragment, Incarnation, LearnerId, Round, Version
 
 __all__ = ["FragmentState", "LearnerStanding", "Moment"]
 
@@ -279,8 +279,10 @@ class LearnerStanding:
         return 0 < said.epoch < self.epoch
 
     def is_newborn(self, welcome: Welcome) -> bool:
-        """``welcome`` begins a new life. Who goes on from a part is told so: its number alone may be a coincidence."""
-        return welcome.incarnation != self.incarnation or (self._resumed and not welcome.goes_on)
+        """``welcome`` begins a new life, or says that none is left to be lived. Who goes on from a part is told so: its
+        number alone may be a coincidence."""
+        another = welcome.incarnation == UNBORN or welcome.incarnation != self.incarnation
+        return another or (self._resumed and not welcome.goes_on)
 
     def still_stands(self, saved_in: Epoch) -> bool:
         """Bases that were saved in that life of the syncer are what their versions say. After another life began they

@@ -68,8 +68,6 @@ class RefusalReason(StrEnum):
     """A newer process has taken this learner's name."""
     FULL = "full"
     """The run has as many learners or data slots as it may have."""
-    FINISHED = "finished"
-    """The run has reached its last round."""
     CANNOT_SEED = "cannot-seed"
     """The syncer holds no weights yet and this learner has none to give."""
     AHEAD = "ahead"
@@ -154,10 +152,11 @@ class Welcome:
     run_id: str
     epoch: Epoch
     incarnation: Incarnation
+    """The life that begins or goes on; UNBORN for a visitor: who comes when the run is over, for the last weights."""
     goes_on: bool = False
     """In the life that the Hello says it continues."""
     slot: int
-    """The data slot leased to this learner."""
+    """The data slot leased to this learner; 0, and nobody's lease, for a visitor."""
     cursor: int
     """The first batch of that slot which no accepted contribution has used."""
     round: Round
@@ -181,6 +180,8 @@ class Welcome:
     """Whom to ask for a state, best first; empty for who needs none, and while nobody has one to give."""
     accepts_stale: bool = False
     """Work on a base that is not the current one may be merged."""
+    finished: bool = False
+    """The last round is closed, and these are its versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

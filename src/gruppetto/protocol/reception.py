@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from gruppetto.protocol.membership import Member
 from gruppetto.protocol.messages import Donor, Hello, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.settings import ProtocolSetting
-from gruppetto.protocol.units import NEVER, Epoch, Round, Version
+from gruppetto.protocol.units import NEVER, UNBORN, Epoch, Round, Version
 
-__all__ = ["refusal_for", "welcome_for"]
+__all__ = ["refusal_for", "visitor", "welcome_for"]
 
 
 def refusal_for(
@@ -20,14 +20,13 @@ def refusal_for(
     superseded: bool,
     newest_round: Round,
     went_back: Iterable[tuple[Epoch, Round]] = (),
-    finished_at: Round | None,
     needs_weights: bool,
 ) -> Refusal | None:
     """The first reason to keep a learner out, with what to do; None to let it in.
 
     ``superseded``: a newer process has its name. ``newest_round``: the newest that anybody may know of. ``went_back``:
-    see :class:`~gruppetto.protocol.state.SyncerState`. ``finished_at``: the last
-    round, once reached. ``needs_weights``: there are none yet and nobody has been asked for any.
+    see :class:`~gruppetto.protocol.state.SyncerState`. ``needs_weights``: there are none yet and nobody has been asked
+    for any.
     """
     if hello.run_id and hello.run_id != run_id:
         text = f"this syncer serves run {run_id}, the learner belongs to {hello.run_id}; check the address"
@@ -48,12 +47,15 @@ def refusal_for(
             "made: it was resumed from an earlier moment; start the learner from its part of that checkpoint, or afresh"
         )
         return Refusal(reason=RefusalReason.AHEAD, text=text)
-    if finished_at is not None:
-        return Refusal(reason=RefusalReason.FINISHED, text=f"the run reached its last round, {finished_at}")
     if needs_weights and not hello.can_seed:
         text = "the syncer has no weights yet and this learner has none to give; start one with initial weights"
         return Refusal(reason=RefusalReason.CANNOT_SEED, text=text)
     return None
+
+
+def visitor(hello: Hello) -> Member:
+    """Who comes when the run is over: it may have the last weights, lives no life in the run and leases no slot."""
+    return Member(learner=hello.learner, session=hello.session, incarnation=UNBORN, slot=0)
 
 
 def welcome_for(
@@ -70,6 +72,7 @@ def welcome_for(
     offsets: tuple[int, ...] = (),
     donors: tuple[Donor, ...] = (),
     goes_on: bool = False,
+    finished: bool = False,
 ) -> Welcome:
     """What a learner needs to take part: its life, its data, the state of the run and the run's dials."""
     return Welcome(
@@ -92,4 +95,5 @@ def welcome_for(
         offsets=offsets,
         donors=donors,
         accepts_stale=setting.stale == "accept",
+        finished=finished,
     )

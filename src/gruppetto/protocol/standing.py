@@ -185,7 +185,7 @@ class Standing:
 
     @property
     def is_over(self) -> bool:
-        """The whole run has reached its last round: nobody is taken in any more, and the books may be closed."""
+        """The whole run has reached its last round: who comes now is a visitor, and the books may be closed."""
         return self.phase is Phase.FINISHED and not self.goes_on_elsewhere
 
     @property

@@ -122,9 +122,14 @@ class Announcer:
 
     async def go_on(self, directory: ShardDirectory, stopping: asyncio.Event, look: Callable[[], None]) -> None:
         """Until told to stop; what the first shard says against it meanwhile is a complaint. ``look`` is called before
-        each announcement, and behind its answer."""
-        while not stopping.is_set():
+        each announcement, and behind its answer. One that has finished says so behind that word once more: it may end
+        with the run before it has said it at all, and the first shard waits for it."""
+        last = False
+        while not last:
+            last = stopping.is_set()
             look()
+            if last and not directory.finished:
+                return
             try:
                 told = await self.announce(directory.place)
                 if told is not None:

@@ -57,7 +57,7 @@ from gruppetto.protocol.messages import Answer, Refusal, RefusalReason, Welcome
 from gruppetto.protocol.round import Phase
 from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.protocol.syncer import SyncerCore
-from gruppetto.protocol.units import Fragment, Version
+from gruppetto.protocol.units import UNBORN, Fragment, Version
 from gruppetto.runtime.assembly import Assemblies
 from gruppetto.runtime.clock import Clock
 from gruppetto.runtime.complaints import Complaints
@@ -294,6 +294,8 @@ class Engine:
             case Welcome(seed=True):
                 self.seeder = (action.to, message.incarnation)
                 self.parameters.forget_seed()
+            case Welcome(incarnation=life) if life == UNBORN:
+                _log.info("%s comes after the last round; it gets the last weights", action.to)
             case Refusal(reason=RefusalReason.LAYOUT) if self._guest is not None:
                 difference = self._guest.difference_from(self.layout)
                 message = replace(message, text=f"{message.text}: {difference}" if difference else message.text)

@@ -87,7 +87,6 @@ class SyncerService(BodiesIn, OnOffer):
                 layout_hash=hello.layout_hash,
                 superseded=False,
                 newest_round=Round(max(hello.versions, default=0)),
-                finished_at=None,
                 needs_weights=True,
             )
             assert refusal is not None

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from gruppetto.protocol.messages import Announcement, FromSyncer, Refusal, Welcome
-from gruppetto.protocol.units import LearnerId
+from gruppetto.protocol.units import UNBORN, LearnerId
 from gruppetto.runtime.complaints import Complaints
 from gruppetto.runtime.connection import Connection
 from gruppetto.runtime.wire import CloseCode, Frame, WelcomeFrame
@@ -56,7 +56,8 @@ class Switchboard:
         match message:
             case Welcome():
                 connection.incarnation = message.incarnation
-                self._close_others(connection)
+                if message.incarnation != UNBORN:  # a visitor takes nobody's name
+                    self._close_others(connection)
                 connection.put(self._dress(message))
             case Refusal():
                 refuse(connection, message, self._complaints)

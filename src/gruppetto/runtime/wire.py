@@ -99,9 +99,9 @@ __all__ = [
     "octets",
 ]
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 """Rises with every frame, field or header that the other side must know of. 2: Marker, Marked, Clipping, donors, and
-parting contributions. 3: shards. 4: checksums behind bodies."""
+parting contributions. 3: shards. 4: checksums behind bodies. 5: visitors."""
 
 MAX_FRAME_BYTES = 1 << 20
 """Of any frame but the first. The longest is a Welcome with 4096 versions and the run's settings."""

@@ -109,6 +109,11 @@ def test_the_run_ends_the_fit_and_leaves_its_weights(syncer: Start, tmp_path: Pa
         assert torch.equal(parameter.detach(), weights[name])
     assert module.callback is not None and module.callback.learner is None
 
+    late = Module(seed=3)
+    assert fit(tmp_path, late, running.url).global_step == 0, "it comes when the run is over"
+    for name, parameter in late.named_parameters():
+        assert torch.equal(parameter.detach(), weights[name])
+
 
 def test_several_optimizers_by_hand_and_data_of_the_run(syncer: Start, tmp_path: Path) -> None:
     running = syncer(rounds=4, **LOCK_STEP)

@@ -99,6 +99,9 @@ def test_it_rides_to_the_end_and_what_is_saved_last_are_the_runs_weights(syncer:
     weights = safetensors.torch.load(fetch_model(running.url, token=None).content)
     assert torch.equal(trainer.saved[-1], weights["matrix"])
     assert trainer.learner is None
+    late = OurTrainer(config, toy(2))
+    late.train()
+    assert late.ntokens_seen == 0 and torch.equal(late.saved[-1], weights["matrix"]), "it comes when the run is over"
 
 
 def test_a_training_that_ends_first_says_goodbye(syncer: Start, toy: Make) -> None:

@@ -131,6 +131,10 @@ def test_the_run_ends_the_training_and_leaves_its_weights(syncer: Start, tmp_pat
     assert watcher.losses[-1] == pytest.approx(one.evaluate()["eval_loss"], abs=1e-7)
     assert watcher.callback.learner is None
     assert not one.model._forward_pre_hooks, "nothing is left behind"
+    late = trainer(tmp_path, running.url)
+    late.train()
+    assert late.state.global_step == 1, "it comes when the run is over; one step is not to be helped"
+    assert_holds_the_runs_weights(late.model, running.url)
 
 
 def test_a_training_that_ends_first_gives_its_work_and_goes_on_from_a_checkpoint(syncer: Start, tmp_path: Path) -> None:

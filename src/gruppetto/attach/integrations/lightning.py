@@ -67,6 +67,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
+        if self._ride.over:  # it comes when the run is over
+            trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._examples = 0  # what was given and not used is given again

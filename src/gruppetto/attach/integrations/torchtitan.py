@@ -97,7 +97,8 @@ class RidesAlong:
     def train_step(self, data_iterator: Iterator[Any]) -> None:
         if self._ride is not None and self._ride.learner is None and not self._ended:
             self._begin(self._ride)
-        super().train_step(data_iterator)  # type: ignore[misc]
+        if self._ride is None or not self._ride.over:  # who comes when the run is over makes no step
+            super().train_step(data_iterator)  # type: ignore[misc]
         if self._ride is not None and self._ride.over:
             self._ended = True
             self._ride.end()
