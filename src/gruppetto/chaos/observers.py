@@ -303,8 +303,11 @@ class Watch:
     def ends(self, process: LearnerProcess) -> None:
         """The run is over for it: all that it has waited for is in its model."""
         if process.core.incarnation == UNBORN and process.core.linked and not process.backlog.downloads:
-            assert process.at is not None
-            newest, held = process.at.core.versions, tuple(process.bases[p].version for p in sorted(process.bases))
+            assert process.contact.at is not None
+            newest, held = (
+                process.contact.at.core.versions,
+                tuple(process.bases[p].version for p in sorted(process.bases)),
+            )
             demand(held == newest, "visitors-only-look", lambda: f"{process.name} leaves with {held} of {newest}")
 
     def step_done(self, process: LearnerProcess, stamp: int) -> None:
