@@ -46,7 +46,8 @@ WORDS = ("HOLDS", "DOES NOT HOLD", "undecided")
 
 def _rows_in_short() -> dict[str, list[str]]:
     page = (RESULTS.parents[1] / "docs" / "evidence.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[?`([\w-]+)`(.*) \|$", page.partition("## In short")[2].partition("\n## ")[0], re.MULTILINE)
+    section = page.partition("## In short")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| \[?`([\w-]+)`(.*) \|$", section, re.MULTILINE)
     return {name: [cell.strip() for cell in rest.split(" | ")] for name, rest in rows}
 
 
