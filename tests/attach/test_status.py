@@ -49,3 +49,7 @@ def test_a_dead_syncer_is_told_in_the_shape_of_a_living_one_and_how_to_start_it(
     begin = re.escape(f"run {alive['run_id']}, round {dead['round']}, stopped since ")
     assert re.match(begin + r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d;", said)
     assert f"gruppetto syncer --state {state}" in said
+    # A state knows of no steps and merges: it does not say that there were none.
+    assert dead["learners"]["a"]["clock"] is None and "yet" not in said
+    assert main(["report", str(state)]) == 2
+    assert "has the state of a syncer and no trace.jsonl" in capsys.readouterr().err

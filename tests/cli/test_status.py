@@ -234,3 +234,17 @@ def test_a_syncer_that_has_taken_its_directory_and_does_not_listen_yet_is_starti
         assert capsys.readouterr().out.startswith(f"starting; waiting for the syncer: it holds {tmp_path} and does not")
     authority.close()
     assert main(["status", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(("made", "phase"), [(12, "stopped"), (30, "ended")])
+def test_of_a_syncer_that_was_started_by_hand_it_is_said_how_to_go_on_or_that_it_is_over(
+    made: int, phase: str, tmp_path: Path
+) -> None:
+    state = tmp_path / "syncer"
+    (state / "commits").mkdir(parents=True)
+    (state / "commits" / "e00001-c000000001-t000000000001.commit").touch()
+    (state / "run.toml").write_text("[run]\nrounds = 30\n")
+    status = status_of_report(tmp_path, {"rounds": made}, {}, ended=False)
+    assert status["phase"] == phase
+    again = f"gruppetto syncer --state {state} --trace {tmp_path / 'trace.jsonl'}"
+    assert status["waiting_for"].endswith(again if phase == "stopped" else "the run is finished")

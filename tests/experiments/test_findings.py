@@ -175,3 +175,13 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatc
     with pytest.raises(OSError, match=r"No space left on device: '.*x\.md'"):
         write(found, out)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_what_is_missing_to_compare_with_is_said(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path / "x.jsonl"), Scale(only="good")
+    store.add(Ride(learners=2), {"loss": 2.0}, took_s=0)
+    alone = Findings(experiment(columns=(BESIDE,)), asked, store)
+    assert "nothing to stand beside without: bad (add it to --only)" in table(alone)
+    store.add(Ride(learners=3), {"loss": 4.0}, took_s=0)  # though it is not asked for
+    both = Findings(experiment(columns=(BESIDE,)), asked, store)
+    assert both.lacking() == [] and "-50.00 %" in table(both) and "without" not in table(both)

@@ -153,12 +153,40 @@ def test_whoever_does_not_come_in_or_has_no_number_is_seen_in_the_table(tmp_path
 
 def test_a_coordinator_comes_back_under_the_address_that_it_had(tmp_path: Path) -> None:
     ours, lighthouse = (coordinator_of(peer, tmp_path, SETTING, "/x/bin/python") for peer in (OURS, "torchft"))
-    assert ours.command[-2:] == ["--set", "run.sync_period=2"] and "127.0.0.1:0" not in ours.command
+    assert "run.sync_period=2" in ours.command and "127.0.0.1:0" not in ours.command
+    assert "syncer.shared_memory=false" in ours.command, "bytes that go past the loopback are not counted"
     assert lighthouse.command[0] == "/x/bin/torchft_lighthouse"
     assert lighthouse.environment["TORCHFT_LIGHTHOUSE"].removeprefix("http://") == lighthouse.command[-1]
     nobody = coordinator_of("hivemind", tmp_path, SETTING, "python")
     nobody.start()
     assert nobody.process is None
+
+
+def test_whoever_crashes_has_failed_and_whoever_is_killed_or_done_has_not(place: Path) -> None:
+    class Ended:
+        def __init__(self, code: int | None) -> None:
+            self.code = code
+
+        def poll(self) -> int | None:
+            return self.code
+
+    workers = Workers(place, OURS, "python", {})
+    codes = [None, 0, 1, -signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT]
+    workers._processes = {w: Ended(code) for w, code in enumerate(codes)}  # type: ignore[misc]
+    assert workers.failed() == [2, 4, 5]
+
+
+def test_what_is_judged_beside_others_is_loss_too_and_no_time_that_we_have_set(tmp_path: Path) -> None:
+    python = tmp_path / "peers" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    scale = Scale(quick=True, cache=tmp_path)
+    arms, orderings = {arm.name for arm in RACES.arms(scale)}, RACES.orderings(scale)
+    assert all({o.less, o.more} <= arms for o in orderings)
+    slow = [o.says for o in orderings if "slower" in o.says and "than with" in o.says]
+    assert len(slow) == 1 and "torchft" in slow[0]
+    for peer in PEERS:
+        assert sum(f"{peer}'s loss" in o.says for o in orderings) == 4
 
 
 def test_the_last_line_of_a_log_is_the_last_that_says_something(tmp_path: Path) -> None:

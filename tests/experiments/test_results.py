@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,27 @@ def test_pages_are_up_to_date(page: Path, cache: Path) -> None:
 def test_no_result_is_of_another_version(kept: Path) -> None:
     store = Store(kept)
     assert len(store) and not store.left_out
+
+
+WORDS = ("HOLDS", "DOES NOT HOLD", "undecided")
+
+
+def _rows_in_short() -> dict[str, list[str]]:
+    page = (RESULTS.parents[1] / "docs" / "evidence.md").read_text(encoding="utf-8")
+    section = page.partition("## In short")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| \[?`([\w-]+)`(.*) \|$", section, re.MULTILINE)
+    return {name: [cell.strip() for cell in rest.split(" | ")] for name, rest in rows}
+
+
+def test_the_summary_of_evidence_has_a_line_for_every_experiment() -> None:
+    assert set(_rows_in_short()) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", [name for name, cells in _rows_in_short().items() if "/" in cells[-1]])
+def test_the_summary_of_evidence_counts_what_the_results_say(name: str, cache: Path) -> None:
+    experiment, store = EXPERIMENTS[name], Store(RESULTS / f"{name}.jsonl")
+    counted = []
+    for seeds in (None, 5):  # as for the pages
+        found = Findings(experiment, Scale(quick=True, seeds=seeds, cache=cache), store).judged()
+        counted.append(" / ".join(str(sum(each.verdict.word == word for each in found)) for word in WORDS))
+    assert _rows_in_short()[name][-1] in counted

@@ -13,12 +13,13 @@ import torch
 from gruppetto.errors import RunFailed, SettingError, StateError
 from gruppetto.numerics.outer import OuterSetting
 from gruppetto.protocol import ProtocolSetting
+from gruppetto.runtime.cut import cut
 from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data
 from gruppetto.train.log import TrainLog
 from gruppetto.train.rivals import single
 from gruppetto.train.setting import TrainSetting
-from gruppetto.train.virtual import VirtualSetting, train_virtually
+from gruppetto.train.virtual import VirtualRun, VirtualSetting, train_virtually
 
 ROUNDS = 24
 
@@ -64,6 +65,20 @@ def test_one_learner_with_a_plain_outer_step_is_plain_adamw(
         for ours, theirs in zip(decoupled.model.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert decoupled.loss == pytest.approx(found.loss, rel=1e-4 if sync_period == 1 else 0.05)
+
+
+def test_learners_cut_the_model_where_the_syncer_does_however_many_fragments_are_asked_for(
+    setting: TrainSetting, data: Data
+) -> None:
+    anew = 0
+    for asked in range(1, 60):
+        made = VirtualRun(setting, data, protocol(num_fragments=asked, num_learners=1), VirtualSetting())
+        ours, (learner,) = made.syncer.parts, made.learners.values()
+        theirs = learner._tensors._holdings.model.fragmentation  # type: ignore[attr-defined]
+        assert theirs is not None and theirs.fragmentation_hash == ours.fragmentation_hash
+        again = cut(made._flat.layout, ours.num_fragments)
+        anew += again.fragmentation_hash != ours.fragmentation_hash
+    assert anew, "by as many as came of it the model is cut in other places"
 
 
 def test_settings_that_cannot_be_run_are_refused(setting: TrainSetting, data: Data) -> None:

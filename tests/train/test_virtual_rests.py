@@ -26,7 +26,7 @@ def test_a_learner_says_its_rest_once_and_a_new_process_has_none(setting: TrainS
     recipe = Recipe(
         setting=setting,
         vocab_size=data.tokenizer.vocab_size,
-        num_fragments=1,
+        fragments_asked=1,
         fragmenter="balanced",
         merge=(),
         apply=ApplyMode.OVERWRITE,

@@ -282,10 +282,9 @@ def _text(status: dict[str, Any]) -> str:
         offered += f", norm {each['norm']:.3g}" if each.get("norm") is not None else ""
         offered += f", cosine {each['cosine']:+.2f}" if each.get("cosine") is not None else ""
         offered += ", loss not finite" if each.get("metrics", {}).get("loss", 0.0) is None else ""
-        lines.append(
-            f"  {name:<16} {each['state']!s:<10} clock {each['clock']:<7} {step}, "
-            f"{f'last merged in round {merged}' if merged is not None else 'not merged yet'}{offered}"
-        )
+        clock = f"clock {each['clock']:<7} {step}, " if each["clock"] is not None else ""
+        last = f"last merged in round {merged}" if merged is not None else "not merged yet" if clock else ""
+        lines.append(f"  {name:<16} {each['state']!s:<10} {clock}{last}{offered}".rstrip())
         lines += [f"    {line}" for line in _reasons(each)]
     lines += [f"  {line}" for line in shard_lines(status)]
     lines += [f"  {line}" for line in (*standby_lines(status.get("standby")), *gate_lines(status))]

@@ -13,7 +13,7 @@ from gruppetto.config.load import load_run
 from gruppetto.errors import GruppettoError, StateError
 from gruppetto.protocol import ProtocolSetting, SyncerCore
 from gruppetto.protocol.units import Epoch
-from gruppetto.report.rundir import DEATHS, RUN
+from gruppetto.report.rundir import DEATHS, RUN, TRACE
 from gruppetto.runtime.authority import EPOCHS, is_lived_in
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.health import UNKNOWN_LEARNER, Observer, status_before_the_first_learner, status_of
@@ -22,6 +22,8 @@ from gruppetto.trace.log import Record, read_trace
 
 __all__ = ["deaths_in", "status_of_report", "status_of_state"]
 
+SYNCER = "syncer"
+"""The state directory, in a run directory."""
 OF_THE_LIVING = ("running", "starting", "waiting", "restarting")
 """States of a process that nobody has seen end."""
 
@@ -50,11 +52,14 @@ def status_of_state(directory: Path) -> dict[str, Any]:
             setting, run_id=run_id, layout_hash=state.layout_hash, epoch=Epoch(max(epoch, state.epoch) + 1), state=state
         )
         status = {**status_of(core, Observer(), 0.0), "epoch": epoch}
+        for each in status["learners"].values():
+            each["clock"] = None  # the state knows of no clocks, steps or merges
+    ended = setting.rounds is not None and status["round"] >= setting.rounds
     when = datetime.fromtimestamp(stopped_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return {
         **status,
-        "phase": "ended" if setting.rounds is not None and status["round"] >= setting.rounds else "stopped",
-        "waiting_for": f"somebody to start it again: gruppetto syncer --state {directory}",
+        "phase": "ended" if ended else "stopped",
+        "waiting_for": "nothing: the run is finished" if ended else _start_again(directory),
         "stopped_at": when,
         "security": {},  # nobody is asked for papers
     }
@@ -72,6 +77,11 @@ def status_of_report(
     phase, waiting_for = _expected(directory, processes, ended=ended, held=held, world=report.get("world", "real"))
     seen: Mapping[str, Any] = report.get("learners", {})
     shape = status_before_the_first_learner(_setting_in(directory), Observer(), run_id="", epoch=0, now=0.0)
+    if not (processes or ended or held) and holds_commits(directory / SYNCER):  # a syncer's that was started by hand
+        rounds = _setting_in(directory / SYNCER).rounds
+        ended = rounds is not None and report.get("rounds", 0) >= rounds
+        phase = "ended" if ended else "stopped"
+        waiting_for = "nothing: the run is finished" if ended else _start_again(directory / SYNCER, directory / TRACE)
     return {
         **shape,
         "round": report.get("rounds", 0),
@@ -126,9 +136,14 @@ def _expected(
         doing = "not answering yet" if syncer["state"] == "running" else syncer["state"]
         train_on = "" if processes.get("stage") == "starting" else "; learners train on"
         return "no syncer", f"the syncer: {doing}{train_on}"
-    if not ended and processes and holds_commits(directory / "syncer"):
+    if not ended and processes and holds_commits(directory / SYNCER):
         return "stopped", f"somebody to go on with it: gruppetto resume {directory}"
     return "ended" if ended else "stopped", "nothing: the processes have ended"
+
+
+def _start_again(state: Path, trace: Path | None = None) -> str:
+    recorded = f" --trace {trace}" if trace is not None else ""
+    return f"somebody to start it again: gruppetto syncer --state {state}{recorded}"
 
 
 def _learner(seen: Mapping[str, Any], process: Mapping[str, Any], *, held: bool) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class Findings:
         few = "" if len(values) == len(seeds) else f" ({len(values)} of {len(seeds)} seeds)"
         return text.replace("%", " %") + few
 
+    def lacking(self) -> list[str]:
+        """The arms beside which some that are there would stand, and that are not there under any seed of theirs."""
+        there = [arm for arm in self.arms if self.seeds(arm)]
+        return list(dict.fromkeys(a.beside for a in there if a.beside and not any(o for _, o in self._results(a))))
+
     def judged(self) -> list[Judged]:
         """Every ordering between arms that were asked for."""
         asked = {arm.name for arm in self.arms}

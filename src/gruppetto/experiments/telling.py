@@ -42,6 +42,8 @@ def table(findings: Findings) -> str:
         lines += ["", "| what should come out | verdict | difference |", "|---|---|---|", *map(_row, judged)]
     if missing := [arm.name for arm in findings.arms if arm not in made]:
         lines += ["", f"Not made: {'; '.join(missing)}."]
+    if lacking := findings.lacking():
+        lines += ["", f"There is nothing to stand beside without: {'; '.join(lacking)} (add it to --only)."]
     if experiment.paper:
         lines += ["", f"The paper: {experiment.paper}"]
     return "\n".join(lines) + "\n"

@@ -14,6 +14,7 @@ from gruppetto.report.page import page
 from gruppetto.report.story import story
 from gruppetto.report.summary import summary_of_rival, summary_of_run
 from gruppetto.report.traces import about_missing_traces, read_traces
+from gruppetto.runtime.store_opening import holds_commits
 from gruppetto.trace.measures import Measures
 
 __all__ = [
@@ -140,6 +141,12 @@ def _read(directory: Path) -> _Run:
             curve=curve_of_rival(records, _label(plan["mode"], directory), plan["num_learners"]),
             found=None,
             records=records,
+        )
+    if holds_commits(directory) or holds_commits(directory / "syncer"):
+        raise DataError(
+            f"has the state of a syncer and no {TRACE}",
+            where=str(directory),
+            fix=f"name the directory that has it; a syncer writes one with --trace DIR/{TRACE}",
         )
     raise DataError(
         f"has neither {TRACE} nor {TRAIN_LOG}", where=str(directory), fix="name the directory of a run that has begun"

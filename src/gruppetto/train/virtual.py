@@ -164,7 +164,10 @@ class VirtualRun:
         self._flat = FlatModel(self.model)
         parts = cut(self._flat.layout, protocol.num_fragments, virtual.fragmenter, virtual.merge)
         self._flat.cut(parts)
-        protocol = replace(protocol, num_fragments=parts.num_fragments, start_learners=protocol.num_learners)
+        asked, protocol = (
+            protocol,
+            replace(protocol, num_fragments=parts.num_fragments, start_learners=protocol.num_learners),
+        )
         self._outer, self._outer_reason = choose_outer(virtual.outer, protocol.rounds, protocol.sync_period)
         self.syncer = VirtualSyncer(
             parts,
@@ -176,7 +179,7 @@ class VirtualRun:
         )
         self.learners: dict[str, VirtualLearner] = {}
         self._script = Script()
-        recipe = _recipe(setting, data, protocol, virtual)
+        recipe = _recipe(setting, data, asked, virtual)
         specs = virtual.specs(protocol, keeps_every=setting.checkpoint_every_rounds)
         self._workers = Workers(workers) if workers > 1 else None
 
@@ -321,11 +324,11 @@ class VirtualRun:
 
 
 def _recipe(setting: TrainSetting, data: Data, protocol: ProtocolSetting, virtual: VirtualSetting) -> Recipe:
-    """Of every learner; ``protocol`` has the number of fragments that the model is really cut into."""
+    """Of every learner; ``protocol`` has the number of fragments that was asked for, by which the model is cut."""
     return Recipe(
         setting=setting,
         vocab_size=data.tokenizer.vocab_size,
-        num_fragments=protocol.num_fragments,
+        fragments_asked=protocol.num_fragments,
         fragmenter=virtual.fragmenter,
         merge=virtual.merge,
         apply=ApplyMode(protocol.apply),

@@ -41,10 +41,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     setting: TrainSetting
     vocab_size: int
-    num_fragments: int
+    fragments_asked: int
     fragmenter: str
     merge: tuple[tuple[str, str], ...]
-    """How the model is cut, with ``num_fragments`` and ``fragmenter``."""
+    """How the model is cut, with ``fragments_asked`` and ``fragmenter``; by as many as came of that it may be cut in
+    other places."""
     apply: ApplyMode
     uplink: str
     downlink: str
@@ -78,7 +79,7 @@ class LearnerTensors:
         self._optimizer = adamw(self._model, recipe.setting.inner)
         flat = FlatModel(self._model)
         self._holdings = Holdings(flat)
-        self._holdings.cut(cut(flat.layout, recipe.num_fragments, recipe.fragmenter, recipe.merge), recipe.apply)
+        self._holdings.cut(cut(flat.layout, recipe.fragments_asked, recipe.fragmenter, recipe.merge), recipe.apply)
         self._rewarm: Rewarm | None = None
         self._warmed = 0
         self._started: tuple[Tensor, bool] | None = None

@@ -53,6 +53,7 @@ def coordinator_of(peer: str, place: Path, setting: Setting, python: str) -> Coo
             "run.rounds": setting.steps,
             "run.num_fragments": setting.sync_every,
             "run.sync_period": setting.sync_every,
+            "syncer.shared_memory": "false",  # what goes past the loopback would not be counted
         }
         command = [sys.executable, "-m", "gruppetto", "syncer", "--state", str(place / "syncer")]
         command += ["--listen", f"127.0.0.1:{_free_port()}"]
@@ -100,9 +101,9 @@ class Workers:
             os.killpg(process.pid, number)
 
     def failed(self) -> list[int]:
-        """Those that have ended by themselves, and not at the end of the training."""
+        """Those that have ended by themselves, and not at the end of the training: killed −9 they are by us alone."""
         codes = {worker: process.poll() for worker, process in self._processes.items()}
-        return [worker for worker, code in codes.items() if code is not None and code > 0]
+        return [worker for worker, code in codes.items() if code not in (None, 0, -signal.SIGKILL)]
 
     def came_in(self) -> list[int]:
         """Those that have come to the end of the training."""

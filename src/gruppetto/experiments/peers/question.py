@@ -21,6 +21,8 @@ WORDS = {
 }
 NOWHERE = ("hivemind", "coordinator")
 """It has none that could go away."""
+OWN_STEPS = ("hivemind", "slow")
+"""Its end is by the steps of the slow one, because we have said so: its time says nothing of it."""
 
 
 def _name(peer: str, mishap: str) -> str:
@@ -74,6 +76,15 @@ def _orderings(scale: Scale) -> list[Ordering]:
             Ordering(
                 less=_name(OURS, mishap),
                 more=_name(peer, mishap),
+                within=0.02,
+                says=f"{WORDS[mishap]}: within 2 % of {peer}'s loss, in as many steps (ours)",
+            )
+            for mishap in ("storm", "stopped", "slow")
+        ]
+        found += [
+            Ordering(
+                less=_name(OURS, mishap),
+                more=_name(peer, mishap),
                 value=value,
                 says=f"{WORDS[mishap]}: {what} than with {peer} (ours)",
             )
@@ -83,6 +94,7 @@ def _orderings(scale: Scale) -> list[Ordering]:
                 ("slow", "takes less time", WALL),
                 ("spoilt", "a better model comes out", LOSS.value),
             )
+            if (peer, mishap) != OWN_STEPS
         ]
     return found
 
