@@ -34,7 +34,7 @@ def _systems(scale: Scale) -> tuple[str, ...]:
 
 
 def _arms(scale: Scale) -> list[Arm]:
-    base = Ride(system="race", rounds=scale.pick(160, 480))
+    base = Ride(system="race", rounds=scale.pick(168, 480))
     asked = [(peer, mishap) for mishap in MISHAPS for peer in _systems(scale) if (peer, mishap) != NOWHERE]
     return [Arm(name=_name(*each), ride=base.but(peer=each[0], mishap=each[1])) for each in [(ALONE, ""), *asked]]
 
