@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +160,10 @@ def test_a_coordinator_comes_back_under_the_address_that_it_had(tmp_path: Path) 
     assert lighthouse.environment["TORCHFT_LIGHTHOUSE"].removeprefix("http://") == lighthouse.command[-1]
     nobody = coordinator_of("hivemind", tmp_path, SETTING, "python")
     nobody.start()
-    assert nobody.process is None
+    assert nobody.process is None and nobody.answers()
+    assert not ours.answers()
+    with socket.create_server(("127.0.0.1", ours.port)):
+        assert ours.answers()
 
 
 def test_whoever_crashes_has_failed_and_whoever_is_killed_or_done_has_not(place: Path) -> None:

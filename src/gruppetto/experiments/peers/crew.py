@@ -31,12 +31,23 @@ class Coordinator:
     environment: dict[str, str] = field(default_factory=dict)
     """Of the workers, so that they find it."""
     log: Path = Path(os.devnull)
+    port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         if self.command:
             with self.log.open("a") as said:
                 self.process = subprocess.Popen(self.command, stdout=said, stderr=said)
+
+    def answers(self) -> bool:
+        """Workers will find it there; where there is none, at once."""
+        if not self.command:
+            return True
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1.0).close()
+        except OSError:
+            return False
+        return True
 
     def kill(self) -> None:
         if self.process is not None:
@@ -46,7 +57,7 @@ class Coordinator:
 
 def coordinator_of(peer: str, place: Path, setting: Setting, python: str) -> Coordinator:
     """Not yet started. It comes back under the same address, and with its state if it has one."""
-    log = place / "coordinator.log"
+    log, port = place / "coordinator.log", _free_port()
     if peer == OURS:
         sets = {
             "run.num_learners": setting.workers,
@@ -56,15 +67,14 @@ def coordinator_of(peer: str, place: Path, setting: Setting, python: str) -> Coo
             "syncer.shared_memory": "false",  # what goes past the loopback would not be counted
         }
         command = [sys.executable, "-m", "gruppetto", "syncer", "--state", str(place / "syncer")]
-        command += ["--listen", f"127.0.0.1:{_free_port()}"]
+        command += ["--listen", f"127.0.0.1:{port}"]
         command += [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-        return Coordinator(command=command, log=log)
+        return Coordinator(command=command, log=log, port=port)
     if peer == "torchft":
-        port = _free_port()
         command = [str(Path(python).parent / "torchft_lighthouse"), "--min_replicas", "1"]
         command += ["--join_timeout_ms", "1000", "--bind", f"127.0.0.1:{port}"]
         environment = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "GLOO_SOCKET_IFNAME": "lo"}
-        return Coordinator(command=command, environment=environment, log=log)
+        return Coordinator(command=command, environment=environment, log=log, port=port)
     return Coordinator()
 
 
