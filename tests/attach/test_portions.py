@@ -304,5 +304,5 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
 def test_each_rank_gives_at_an_address_of_its_own(places: list[str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
         _check_places(places)
-    for fine in (["a:1", "a:2"], [AUTO, AUTO], ["", ""], [AUTO, ""]):
+    for fine in (["a:1", "a:2"], ["a:0", "a:0"], [AUTO, AUTO], ["", ""], [AUTO, ""]):
         _check_places(fine)
