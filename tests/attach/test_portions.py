@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -253,8 +254,10 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
     def story(rank: int, model: Net, optimizer: torch.optim.Optimizer, holdings: Holdings) -> None:
         class Visit:
             trouble: Exception | None = OSError("cut")
+            stands_s = 0.0
 
             async def fetch_part(self, manifest: Manifest) -> Fetched:
+                await asyncio.sleep(self.stands_s)
                 if self.trouble is not None:
                     raise self.trouble
                 return fetched(manifest, cuts, needs_of(holdings, manifest))
@@ -286,6 +289,20 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
 
         taking.begin(Begin(source="checkpoint", number=4, place="kept"), damaged)
         assert taking.standing == (3, lacking(4, rank)) and torch.equal(model.seen, before)
+        assert errand(5) == (5, lacking(4, rank))
+        taking.undo()
+        assert taking._took is None, "nobody begins from it: its memory is free"
+        visit.stands_s = 60.0
+        for ends in (
+            lambda: taking.begin(Begin(source="checkpoint", number=7, place="kept"), lambda: None),
+            taking.undo,
+        ):
+            taking.fetch(Fetch(number=6, donor=donor, manifest=encode_manifest(manifest)))
+            ends()
+            assert taking._thread is not None
+            taking._thread.join(5.0)
+            assert not taking._thread.is_alive(), "what is still under way for another source ends"
+            assert taking.standing == (7, lacking(4, rank))
         taking.close()
 
     at_each_rank("rows of 2", story)
@@ -304,5 +321,5 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
 def test_each_rank_gives_at_an_address_of_its_own(places: list[str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
         _check_places(places)
-    for fine in (["a:1", "a:2"], [AUTO, AUTO], ["", ""], [AUTO, ""]):
+    for fine in (["a:1", "a:2"], ["a:0", "a:0"], [AUTO, AUTO], ["", ""], [AUTO, ""]):
         _check_places(fine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -198,6 +199,37 @@ def test_a_donor_that_dies_is_left_for_the_next(syncer: Start, toy: Make, monkey
             if broken:
                 break
     assert broken
+
+
+def test_who_still_looks_for_a_state_when_the_run_ends_looks_no_longer(
+    syncer: Start, toy: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left to train, and the last weights are there only as long as the syncer is."""
+    url, asked = syncer(start_learners=1, rounds=30, **SMALL).url, threading.Event()
+    first = Rider(url, toy(0), "a")
+
+    async def stands_still(self: donor.DonationServer, request: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(3600.0)
+
+    def ride() -> None:
+        while not first.learner.finished:
+            wanted = first.learner._client.donations.wants_cut()  # type: ignore[union-attr]
+            if first.learner.round < 20 or wanted or asked.wait(0.005):
+                first.train()
+
+    monkeypatch.setattr(donor.DonationServer, "_bytes", stands_still)
+    thread = threading.Thread(target=ride)
+    with first.learner:
+        thread.start()
+        with first.learner._client.news:
+            assert first.learner._client.news.wait_for(lambda: first.learner.round >= 5, timeout=30)
+        late = Rider(url, toy(1), "b")
+        with late.learner:
+            assert asked.is_set() and late.learner.finished and not late.learner.began_from
+        thread.join()
+    for mine, other in zip(first.model.parameters(), late.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
 
 
 def edited(manifest: Manifest, key: str, **how: Any) -> Manifest:

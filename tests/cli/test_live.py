@@ -56,6 +56,10 @@ def test_a_run_of_several_shards_is_as_far_as_the_last_of_them() -> None:
         for elapsed_s, done in ((2.0, 0), (4.0, 20)):
             behind["by_shard"]["2"]["round"] = done
             view.show(Sight(elapsed_s=elapsed_s, stage=f"at {done}", processes=PROCESSES, status=behind))
+        behind["by_shard"]["2"]["round"] = 100
+        behind |= {"round": 100, "phase": "silent", "waiting_for": "the other shards to finish"}
+        view.show(Sight(elapsed_s=6.0, stage="at the end", processes=PROCESSES, status=behind))
+    assert "round 100/100 (shard 3: silent) · waiting for the other shards to finish · " in out.getvalue()
     # 20 rounds in 2 s, 80 to go.
     assert "round 40/100 (shard 2: 20, shard 3: silent) · 8.0 s left" in out.getvalue()
 

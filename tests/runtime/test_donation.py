@@ -257,7 +257,10 @@ def test_a_transfer_goes_on_where_it_broke(trouble: str, times: int, monkeypatch
 
 
 def test_a_donor_that_stands_still_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
     async def stands_still(self: DonationServer, request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers["Range"])
         await asyncio.sleep(3600)
         raise AssertionError
 
@@ -266,6 +269,7 @@ def test_a_donor_that_stands_still_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     async def story(donor: Donor) -> None:
         with pytest.raises(ConnectionLost, match=r"nothing came from it for 0\.05 s"):
             await fetch(donor, stall_s=0.05)
+        assert len(asked) == len(set(asked)), "nothing is asked for again, which would take as long again"
 
     at(Donor(), story)
 

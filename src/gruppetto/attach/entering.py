@@ -69,6 +69,7 @@ class Entering:
                     conduct.release(ends=Ends(failure=str(failure)))
                     raise failure
                 self._hear_the_others()
+                self._look_whether_it_is_over()
                 asked = [each for each in self._hands.everybody if each.client.seed_wanted]
                 seeds = bool(asked)
                 if seeds:
@@ -84,7 +85,8 @@ class Entering:
                     return True
                 for each in asked:
                     self._seed(each)
-                find, what = client.find, self._waiting_for
+                find = client.find if self._hands.core.recovering else None
+                what = self._waiting_for
                 brief = what.partition(",")[0]  # the same with other figures is no news
                 if brief == self._said and find is None:
                     client.news.wait(min(conduct.poll_s, self._left_s()))
@@ -147,6 +149,15 @@ class Entering:
             else:
                 self._notes(found.note)
             hands.feed(Recovered(versions=versions))
+
+    def _look_whether_it_is_over(self) -> None:
+        """While a state was looked for, the run has ended: nothing is left to train, and the last weights are to be had
+        only as long as the syncer is there. The lock is held."""
+        hands, search = self._hands, self._hands.client.recovering
+        over = hands.core.recovering and all(each.core.finished for each in hands.everybody)
+        if over and search is not None and search.give_up():
+            self._conduct.order(Begin(source=Source.SYNCER.value))
+            hands.feed(Recovered())
 
     def _hear_the_others(self) -> None:
         """Whether all ranks have begun from the same; if one could not, none has. The lock is held."""

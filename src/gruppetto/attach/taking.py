@@ -167,7 +167,8 @@ class Taking:
         """Begin from what the last errand has brought, or from a checkpoint. If that cannot be, everything is as
         before, and the next boundary tells rank 0."""
         with self._lock:
-            taken, self._took = self._took, None
+            taken = self._took
+        self._forget()  # an errand still under way would speak of itself as the last
         try:
             if self._optimizer is None:
                 raise StateError("this rank was attached without an optimizer", where="Learner")
@@ -191,7 +192,8 @@ class Taking:
             self._holdings.found(fragment, order.versions[fragment], lease)
 
     def undo(self) -> None:
-        """Of what was put in last, nothing is left: not all ranks could do it."""
+        """Of what was put in last, or fetched, nothing is left: not all ranks could do it."""
+        self._forget()
         if self._undo is not None:
             self._undo()
 

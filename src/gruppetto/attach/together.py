@@ -16,6 +16,8 @@ from gruppetto.numerics.shares import supplied
 __all__ = ["AUTO", "come_together"]
 
 AUTO = "auto"
+ANY_PORT = ":0"
+"""Of an address at which each rank finds a port of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,7 @@ def _check_places(places: list[str]) -> None:
     """Each rank gives its own portion: at an address of its own, or none does. Raises :class:`SettingError`."""
     named = {place: rank for rank, place in reversed(list(enumerate(places))) if place not in ("", AUTO)}
     for rank, place in enumerate(places):
-        if not named or named.get(place) == rank:
+        if not named or named.get(place) == rank or place.endswith(ANY_PORT):
             continue
         other, its = min((at, where) for where, at in named.items())
         raise SettingError(

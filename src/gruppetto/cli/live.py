@@ -101,9 +101,10 @@ class LiveView:
         return " · ".join(parts)
 
     def _left(self, sight: Sight, status: Mapping[str, Any]) -> str:
-        """How long it will take at the pace of the last rounds; what is waited for, while none closes."""
+        """How long it will take at the pace of the last rounds; what is waited for, while none closes, or when a shard
+        that does not answer is all that is left."""
         rounds = self._rounds - _made(status)
-        if rounds and (self._pace.stalled or sight.silent):
+        if (self._pace.stalled or sight.silent) if rounds else status["phase"] != "finished":
             return f"waiting for {_awaited(sight, status)}"
         left_s = self._pace.left_s(rounds)
         return "– left" if left_s is None else f"{as_duration(left_s)} left"

@@ -47,6 +47,10 @@ class DonorBusy(ConnectionLost):
     """The donor serves others at this moment."""
 
 
+class _StandsStill(ConnectionLost):
+    """It has been waited for as long as a donor is; another try would take as long again."""
+
+
 class Fetched:
     """A state, or what one rank needs of it, in memory of its own."""
 
@@ -222,6 +226,8 @@ class Visit:
             try:
                 await self._range(http, url, into, request.start)
                 break
+            except _StandsStill:
+                raise
             except ConnectionLost:
                 if attempt + 1 == TRIES:
                     raise
@@ -272,7 +278,7 @@ class Visit:
                     yield reply, moved
         except TimeoutError as wrong:
             what = f"only {came} bytes" if came else "nothing"
-            raise ConnectionLost(f"{what} came from it for {self._stall_s:g} s") from wrong
+            raise _StandsStill(f"{what} came from it for {self._stall_s:g} s") from wrong
         except (aiohttp.ClientError, OSError) as wrong:
             raise ConnectionLost(str(wrong) or type(wrong).__name__) from wrong
 

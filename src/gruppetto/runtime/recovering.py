@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gruppetto.errors import GruppettoError, ProtocolError
@@ -68,6 +69,7 @@ class Recovering:
         self._failures: list[str] = []
         self._verdict: asyncio.Future[str] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def waiting_for(self) -> str:
@@ -81,7 +83,7 @@ class Recovering:
 
     async def search(self) -> None:
         """Down the ladder, until a find is accepted."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         while True:
             find = await self._look()
             if find is None:
@@ -162,6 +164,14 @@ class Recovering:
     def decline(self, why: str | GruppettoError) -> None:
         """The find does not fit."""
         self._decide(str(why) or "it does not fit")
+
+    def give_up(self) -> bool:
+        """No state is needed any more, wherever the search is; False if it has not begun yet."""
+        if self._loop is None or self._task is None:
+            return False
+        with suppress(RuntimeError):  # the loop has just ended
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        return True
 
     def _decide(self, verdict: str) -> None:
         future, self.find = self._verdict, None
