@@ -19,8 +19,8 @@ RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """In which everything seems to be that has to be fetched."""
-    for name in ("fashion-mnist/train-images-idx3-ubyte.gz", "smollm2/config.json"):
-        (tmp_path / name).parent.mkdir()
+    for name in ("fashion-mnist/train-images-idx3-ubyte.gz", "smollm2/config.json", "peers/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     return tmp_path
 
