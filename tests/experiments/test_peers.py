@@ -206,6 +206,7 @@ def test_a_race_of_ours_with_one_of_nan(story: Path, cache: Path) -> None:
     # The three that are well have moved on together, and the fourth ends with what they have.
     assert found["came in"] == 4 and found["failures"] == 0
     assert found["loss"] < 5.0 < math.log(256)
-    assert 40 * 3 * 256 * 0.5 < found["tokens"] <= 4 * 41 * 256
+    # Of rounds that come late they are not told: some steps may be more than there are rounds.
+    assert found["tokens"] > 40 * 3 * 256 * 0.5 and found["tokens"] % 256 == 0
     assert found["lines"] <= 4
     assert found["bytes"] is None or found["bytes"] > 35_000 * 6 / 24
