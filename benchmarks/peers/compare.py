@@ -27,6 +27,8 @@ from typing import Any
 
 import tyro
 
+from gruppetto.experiments.peers.running import loopback_bytes
+
 HERE = Path(__file__).resolve().parent
 INSIDE = "GRUPPETTO_PEERS_INSIDE"
 WARM_STEPS = 40
@@ -108,14 +110,14 @@ def run(system: System, seconds: float, fault: str) -> dict[str, Any]:
             workers.append(start(system, place, 1, more, *([peer.read_text()] if peer.exists() else [])))
             try:
                 wait_for(lambda: min(len(steps(place, i)) for i in (0, 1)) > WARM_STEPS, f"{system.name}", place)
-                sent, began = lo_bytes(), time.time()
+                sent, began = loopback_bytes(), time.time()
                 time.sleep(seconds / 2)
                 if fault == "kill":
                     os.killpg(workers[1].pid, signal.SIGKILL)
                 elif fault == "stop":
                     os.killpg(workers[1].pid, signal.SIGSTOP)
                 time.sleep(seconds if fault != "none" else seconds / 2)
-                ended, travelled = time.time(), lo_bytes() - sent
+                ended, travelled = time.time(), loopback_bytes() - sent
             finally:
                 for worker in workers:
                     os.killpg(worker.pid, signal.SIGKILL)
@@ -159,12 +161,6 @@ def wait_for(holds: Callable[[], bool], what: str, place: Path | None = None) ->
             said = "\n".join(log.read_text()[-1500:] for log in sorted(place.glob("*.log"))) if place else ""
             raise SystemExit(f"{what}: it has not come so far in {START_S:g} s\n{said}")
         time.sleep(0.1)
-
-
-def lo_bytes() -> int:
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    (lo,) = (line for line in lines if line.strip().startswith("lo:"))
-    return int(lo.split()[1])
 
 
 def main() -> int:

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from gruppetto.errors import RunFailed
+from gruppetto.experiments.child import last_line
 from gruppetto.experiments.experiment import Scale
 from gruppetto.experiments.findings import Findings
+from gruppetto.experiments.peers import running
 from gruppetto.experiments.peers.course import Course, Setting
-from gruppetto.experiments.peers.crew import ALONE, OURS, Coordinator, Workers, coordinator_of, last_line
+from gruppetto.experiments.peers.crew import ALONE, OURS, Coordinator, Workers, coordinator_of
 from gruppetto.experiments.peers.mishaps import MISHAPS, STORM, mishaps_of
 from gruppetto.experiments.peers.question import RACES
 from gruppetto.experiments.peers.race import PEERS, race
@@ -193,10 +195,20 @@ def test_what_is_judged_beside_others_is_loss_too_and_no_time_that_we_have_set(t
         assert sum(f"{peer}'s loss" in o.says for o in orderings) == 4
 
 
-def test_the_last_line_of_a_log_is_the_last_that_says_something(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("first\nOSError: the last\n\n  \n")
-    assert last_line(tmp_path / "a") == "OSError: the last"
-    assert last_line(tmp_path / "none") == "it said nothing"
+def test_the_last_line_is_the_last_that_says_something() -> None:
+    assert last_line("first\nOSError: the last\n\n  \n") == "OSError: the last"
+    assert last_line("") == "it said nothing"
+
+
+def test_who_is_not_ready_in_time_is_named_with_the_last_that_he_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "READY_WITHIN_S", -1.0)
+    (tmp_path / "worker 2.log").write_text("first\nOSError: the last\n\n  \n")
+    with pytest.raises(RunFailed, match=r"worker 2 is not ready after .* OSError: the last$"):
+        running.until(lambda: False, tmp_path / "worker 2.log")
+    with pytest.raises(RunFailed, match=r"it said nothing$"):
+        running.until(lambda: False, tmp_path / "none.log")
 
 
 @pytest.mark.live

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from gruppetto.errors import RunFailed
+from gruppetto.experiments.child import said_by
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
@@ -22,7 +18,6 @@ from gruppetto.train.tokens import ByteTokenizer
 __all__ = ["ride_in_processes"]
 
 SIZES = ("architecture", "dim", "layers", "heads", "ffn_dim", "context")
-ENDS_WITHIN_S = 3.0
 
 
 def ride_in_processes(asked: Ride, cache: Path) -> Result:
@@ -42,7 +37,7 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         command += ["--out", f"{place}/run", "--learners", str(asked.learners)]
         command += ["--rounds", str(asked.rounds), "--seed", str(asked.seed)]
         command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        report = json.loads(_said_by(command))
+        report = json.loads(said_by(command))
     numel = num_parameters(build(model, ByteTokenizer.vocab_size))
     first = 4.0 * numel  # one of them gives the first weights
     offered = report["participation"] * report["live"] * asked.rounds
@@ -55,26 +50,3 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         "up_by_formula_bytes": first + offered * numel * CODECS[asked.uplink].bits / 8.0 / asked.sync_period,
         "gradients_bytes": 2.0 * numel * steps,
     }
-
-
-def _said_by(command: Sequence[str]) -> str:
-    """What it says on standard output. It ends with us, however we end: its standard input is a pipe that closes then.
-
-    Raises :class:`RunFailed`.
-    """
-    listens, ours = os.pipe()
-    with subprocess.Popen(
-        command, stdin=listens, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        os.close(listens)
-        try:
-            said, why = process.communicate()
-        finally:
-            os.close(ours)
-            if process.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(ENDS_WITHIN_S)
-                process.kill()
-    if process.returncode:
-        raise RunFailed(why.strip().splitlines()[-1] if why.strip() else "it said nothing")
-    return said

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.experiments.peers.course import Setting
+from gruppetto.launch.ports import free_port
 
-__all__ = ["ALONE", "OURS", "SCRIPTS", "Coordinator", "Workers", "coordinator_of", "last_line"]
+__all__ = ["ALONE", "OURS", "SCRIPTS", "Coordinator", "Workers", "coordinator_of"]
 
 ALONE = "alone"
 """No system at all: each worker for itself."""
@@ -57,7 +58,7 @@ class Coordinator:
 
 def coordinator_of(peer: str, place: Path, setting: Setting, python: str) -> Coordinator:
     """Not yet started. It comes back under the same address, and with its state if it has one."""
-    log, port = place / "coordinator.log", _free_port()
+    log, port = place / "coordinator.log", free_port("127.0.0.1")
     if peer == OURS:
         sets = {
             "run.num_learners": setting.workers,
@@ -76,12 +77,6 @@ def coordinator_of(peer: str, place: Path, setting: Setting, python: str) -> Coo
         environment = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "GLOO_SOCKET_IFNAME": "lo"}
         return Coordinator(command=command, environment=environment, log=log, port=port)
     return Coordinator()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-    return port
 
 
 class Workers:
@@ -146,9 +141,3 @@ class Workers:
     def log(self, worker: int) -> Path:
         """What it has said, in all its lives."""
         return self._place / f"worker {worker}.log"
-
-
-def last_line(log: Path) -> str:
-    """For whoever wonders why nothing happens."""
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 from gruppetto.errors import RunFailed
+from gruppetto.experiments.child import said_by
 from gruppetto.experiments.material import open_material
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.peers.course import Setting
@@ -60,7 +60,7 @@ def race(asked: Ride, cache: Path) -> Result:
     python = Path(sys.executable) if asked.peer in (ALONE, OURS) else find_peers(cache)
     if python is None:
         raise RunFailed(f"{asked.peer} is not there: make an environment as gruppetto.experiments.peers says")
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         place = Path(directory)
         _lay_out(asked, place, cache)
         command = [
@@ -73,26 +73,8 @@ def race(asked: Ride, cache: Path) -> Result:
             str(python.absolute()),
         ]
         apart = _may_be_apart()
-        found = _watched([*APART, *command] if apart else command)
+        found: Result = json.loads(said_by([*APART, *command] if apart else command))
     return {**found, "lines": _lines_changed(asked.peer), **({} if apart else {"bytes": None})}
-
-
-def _watched(command: Sequence[str]) -> Result:
-    """What it says; it ends with this process, whatever ends this."""
-    pipe = subprocess.PIPE
-    running = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    try:
-        # Not communicate(), which closes its input: that is for the end of us.
-        assert running.stdout is not None and running.stderr is not None
-        said, why = running.stdout.read(), running.stderr.read()
-    finally:
-        assert running.stdin is not None
-        running.stdin.close()
-        code = running.wait()
-    if code:
-        raise RunFailed(why.strip().splitlines()[-1] if why.strip() else "it said nothing")
-    found: Result = json.loads(said)
-    return found
 
 
 def _lay_out(asked: Ride, place: Path, cache: Path) -> None:

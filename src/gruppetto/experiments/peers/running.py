@@ -7,7 +7,6 @@ import os
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import RunFailed
+from gruppetto.experiments.child import last_line
 from gruppetto.experiments.peers.course import READY_WITHIN_S, Setting
-from gruppetto.experiments.peers.crew import Workers, coordinator_of, last_line
+from gruppetto.experiments.peers.crew import Workers, coordinator_of
 from gruppetto.experiments.peers.mishaps import BACK_AFTER_S, Mishap, mishaps_of
 from gruppetto.runtime.clock import wall_time_s
+from gruppetto.runtime.orphans import when_orphaned
 
-__all__ = ["main"]
+__all__ = ["loopback_bytes", "main", "until"]
 
 WITHIN, START_S = 3.0, 60.0
 """A race is over, whoever has come in, after so many times what its steps take, and so many seconds."""
@@ -35,17 +36,17 @@ def main(place: Path, peer: str, mishap: str, python: str) -> None:
     workers = Workers(place, peer, python, coordinator.environment)
     try:
         coordinator.start()
-        _until(coordinator.answers, coordinator.log)
+        until(coordinator.answers, coordinator.log)
         for worker in range(setting.workers):
             workers.start(worker)
             if peer == "hivemind":  # whoever comes later is told of those that are there
-                _until((place / f"{worker}.peer").exists, workers.log(worker))
+                until((place / f"{worker}.peer").exists, workers.log(worker))
         for worker in range(setting.workers):
-            _until((place / f"{worker}.ready").exists, workers.log(worker))
-        sent, began = _loopback_bytes(), wall_time_s()
+            until((place / f"{worker}.ready").exists, workers.log(worker))
+        sent, began = loopback_bytes(), wall_time_s()
         (place / "go").touch()
         failures = _meanwhile(began, setting, workers, mishaps_of(mishap, setting.steps, workers, coordinator))
-        figures = _figures(setting, workers, began, _loopback_bytes() - sent)
+        figures = _figures(setting, workers, began, loopback_bytes() - sent)
     finally:
         workers.end()
         coordinator.kill()
@@ -94,30 +95,27 @@ def _figures(setting: Setting, workers: Workers, began: float, sent: int) -> dic
     }
 
 
-def _until(holds: Callable[[], bool], log: Path) -> None:
-    until = wall_time_s() + READY_WITHIN_S
+def until(holds: Callable[[], bool], log: Path) -> None:
+    """Wait for it. Raises :class:`RunFailed`, with the last line of the log."""
+    deadline = wall_time_s() + READY_WITHIN_S
     while not holds():
-        if wall_time_s() > until:
-            raise RunFailed(f"{log.stem} is not ready after {READY_WITHIN_S:g} s: {last_line(log)}")
+        if wall_time_s() > deadline:
+            said = log.read_text(errors="replace") if log.exists() else ""
+            raise RunFailed(f"{log.stem} is not ready after {READY_WITHIN_S:g} s: {last_line(said)}")
         time.sleep(LOOK_EVERY_S)
 
 
-def _loopback_bytes() -> int:
+def loopback_bytes() -> int:
+    """That have come over the loopback of this network namespace so far."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     (lo,) = (line for line in lines if line.strip().startswith("lo:"))
     return int(lo.split()[1])
 
 
-def _end_with_the_input() -> None:
-    """Whoever has started this is gone, with the other end of the pipe."""
-    sys.stdin.read()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 if __name__ == "__main__":
     # As an exception, so that all processes are ended on the way out.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    threading.Thread(target=_end_with_the_input, daemon=True).start()
+    when_orphaned(lambda: os.kill(os.getpid(), signal.SIGTERM))
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])
     except RunFailed as failed:
