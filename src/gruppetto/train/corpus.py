@@ -10,6 +10,7 @@ No document holds the byte 0, which is therefore free to mark where one ends (:m
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -100,13 +101,20 @@ def open_corpus(source: str) -> Corpus:
 def _standard_library() -> list[Document]:
     root = Path(sysconfig.get_path("stdlib"))
     documents: list[Document] = []
-    for path in _sorted(path for path in root.rglob("*.py") if path.is_file()):
-        inside = path.relative_to(root)
-        if STDLIB_WITHOUT.isdisjoint(inside.parts) and _is_text(path):
-            documents.append(FileSpan(inside.as_posix(), path, 0, path.stat().st_size))
+    for path in _sorted(_sources(root)):
+        if _is_text(path):
+            documents.append(FileSpan(path.relative_to(root).as_posix(), path, 0, path.stat().st_size))
     if not documents:
         raise DataError("holds no sources of the standard library", where=str(root), fix="use text:PATH instead")
     return documents
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """Folders that are left out are not walked: other people's packages are ten times as many files."""
+    for place, folders, files in os.walk(root):
+        folders[:] = sorted(set(folders) - STDLIB_WITHOUT)
+        paths = (Path(place) / name for name in files if name.endswith(".py"))
+        yield from (path for path in paths if path.is_file())
 
 
 def _files(root: Path) -> list[Document]:
