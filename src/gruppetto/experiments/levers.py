@@ -15,8 +15,11 @@ TWICE = ", inner rate twice"
 OFTEN: dict[str, Any] = {"sync_period": 8, "fragments": 8, "apply": "carry"}
 RISING: dict[str, Any] = {"outer_shares": (0.6, 1.4)}
 MEAN: dict[str, Any] = {"outer_average": 0.1}
+COARSE: dict[str, Any] = {"uplink": "int4", "downlink": "delta-int4"}
+"""A quarter of bf16 up and an eighth of float32 down: with H = 8 half the bytes of what ships."""
 ALL = "all three"
 """The outer optimizer ``rising``."""
+CHEAP = "all three, int4 both ways"
 LEVERED: dict[str, dict[str, Any]] = {
     SHIPS: {},
     "H = 8, carry": OFTEN,
@@ -25,8 +28,9 @@ LEVERED: dict[str, dict[str, Any]] = {
     "H = 8, carry, η rises": OFTEN | RISING,
     "H = 8, carry, mean of the last tenth": OFTEN | MEAN,
     ALL: OFTEN | RISING | MEAN,
+    CHEAP: OFTEN | RISING | MEAN | COARSE,
 }
-FEWER = (ALL, SHIPS)
+FEWER = (ALL, CHEAP, SHIPS)
 """Of which is asked whether they bring as much to two learners."""
 
 
