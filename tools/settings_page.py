@@ -24,14 +24,18 @@ from gruppetto.train.virtual_setting import Guest
 INTRO = """\
 # Settings
 
-Every key of a `RUN.toml`. One order decides: defaults, then a preset (`--preset demo`), then the file, then the
+Every key of a `RUN.toml`. One order decides: defaults, then a preset (`--preset closest`, or `run.preset`), then the file, then the
 command line (`--set run.sync_period=8`). An unknown key or an impossible value is refused with its path and the fix.
 `run.toml` in a run directory holds the whole resolved run.
 
 This page is written by `python tools/settings_page.py` from the source; a test keeps it true.
 """
 TABLES: tuple[tuple[str, type, str], ...] = (
-    ("run", ProtocolSetting, "The protocol. `mode` is `decoupled`, `single`, `data-parallel` or `diloco`."),
+    (
+        "run",
+        ProtocolSetting,
+        "The protocol. `mode` is `decoupled`, `single`, `data-parallel` or `diloco`; `preset` is `closest` or `demo`.",
+    ),
     ("outer", run.OuterChoice, "The syncer's optimizer. Presets: `auto`, `paper`, `short`, `rising`, `finetune`."),
     (
         "merge",

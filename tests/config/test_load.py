@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gruppetto.config import PRESETS, RunConfig, load_run, to_toml
+from gruppetto.config.run import CodecChoice
 from gruppetto.config.load import TABLES
 from gruppetto.errors import SettingError
 
@@ -22,6 +23,7 @@ def read(tmp_path: Path, text: str, **more: object) -> RunConfig:
 
 
 CHANGED: dict[str, object] = {
+    "run.preset": "closest",
     "run.mode": "diloco",
     "run.num_learners": 3,
     "run.num_fragments": 7,
@@ -129,7 +131,9 @@ def test_every_setting_changes_the_run(path: str) -> None:
         "inner": changed.train.inner,
         "learner": changed.learners[0],
     }.get(table) or getattr(changed, table)
-    if path == "model.preset":
+    if path == "run.preset":
+        assert changed.outer.preset == "rising"
+    elif path == "model.preset":
         assert changed.train.model.dim == 128
     else:
         assert getattr(owner, key) == in_tuples(CHANGED[path])
@@ -153,6 +157,23 @@ def test_the_order_is_defaults_preset_file_command_line(tmp_path: Path) -> None:
     flagged = read(tmp_path, "[run]\nsync_period = 9", preset="demo", overrides={"run.sync_period": "10"})
     assert flagged.protocol.sync_period == 10
     assert flagged.protocol.rounds == load_run(preset="demo").protocol.rounds
+
+
+def test_a_file_may_name_the_preset_that_lies_below_it(tmp_path: Path) -> None:
+    text = '[run]\npreset = "closest"\nsync_period = 9\n[codec]\nuplink = "int8"'
+    run = read(tmp_path, text)
+    assert (run.protocol.sync_period, run.protocol.num_fragments, run.protocol.apply) == (9, 8, "carry")
+    assert (run.outer.preset, run.codec) == ("rising", CodecChoice(uplink="int8", downlink="delta-int4"))
+    assert read(tmp_path, to_toml(run)) == run
+    # The last one who names a preset decides, and what is said beside it stays.
+    assert len(read(tmp_path, text, overrides={"run.preset": "demo"}).learners) == 4
+    assert len(read(tmp_path, text, preset="demo").learners) == 4
+    with pytest.raises(SettingError, match="command line: run.preset: preset demo holds already; name one preset"):
+        read(tmp_path, text, preset="demo", overrides={"run.preset": "closest"})
+    with pytest.raises(SettingError, match="RUN.toml: run.preset: clsest is unknown; did you mean closest?"):
+        read(tmp_path, '[run]\npreset = "clsest"')
+    with pytest.raises(SettingError, match="RUN.toml: run.preset: is 3; use a text"):
+        read(tmp_path, "[run]\npreset = 3")
 
 
 def test_learners_are_counted_named_and_filled_up(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Flags:
     mode: Annotated[str | None, tyro.conf.arg(metavar="MODE")] = None
     """decoupled, single, data-parallel or diloco."""
     preset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Begin with a named run (demo) instead of the defaults."""
+    """Begin with named settings (closest, demo) instead of the defaults."""
     shards: Annotated[str | None, tyro.conf.arg(metavar="S")] = None
     """How many syncers serve the run together, each with fragments of its own."""
     standby: bool = False

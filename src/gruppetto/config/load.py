@@ -32,9 +32,10 @@ __all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run", "read_toml", "read_whole_toml
 DEFAULT_ROUNDS = 1000
 """A local run has an end."""
 MAX_FILE_BYTES = 2**20
+COMMAND_LINE = "command line"
 
 TABLES: dict[str, tuple[str, ...]] = {
-    "run": ("mode", *hints_of(ProtocolSetting)),
+    "run": ("preset", "mode", *hints_of(ProtocolSetting)),
     "outer": tuple(hints_of(OuterChoice)),
     "merge": tuple(hints_of(MergeChoice)),
     "fragments": tuple(hints_of(FragmentsChoice)),
@@ -70,18 +71,17 @@ def load_run(
 ) -> RunConfig:
     """The run that a file, a preset and the command line describe together.
 
+    ``preset`` is one of :data:`PRESETS`; without it ``run.preset`` of the file or the command line names one.
     ``overrides`` maps paths such as ``run.rounds`` to values; a text is read as in TOML. Only a service may be
     ``endless``, which it is without ``run.rounds``. ``content``: what stands in ``file``, if it has been read already.
     Raises :class:`SettingError` with the source, the field's path, the value and the fix.
     """
     layers: list[_Layer] = []
-    if preset is not None:
-        check_keys([preset], PRESETS, where="preset")
-        layers.append(_layer(PRESETS[preset], f"preset {preset}"))
     if file is not None:
         layers.append(_layer(read_toml(file) if content is None else content, str(file)))
     if overrides:
-        layers.append(_layer(_nested(overrides), "command line"))
+        layers.append(_layer(_nested(overrides), COMMAND_LINE))
+    layers = [*_preset(preset, layers), *layers]
     tables: dict[str, dict[str, object]] = {name: {} for name in TABLES}
     lists: dict[str, Sequence[Mapping[str, object]]] = dict.fromkeys(LISTS, ())
     said: dict[str, str] = {}
@@ -100,6 +100,24 @@ def load_run(
         raise SettingError(error.what, where=f"{source}: {error.where}", fix=error.fix) from error
 
 
+def _preset(name: str | None, layers: Sequence[_Layer]) -> list[_Layer]:
+    """What lies below everything that is said: the preset that is named, by the last who names one."""
+    found = None if name is None else (name, "preset")
+    for layer in layers:
+        said = layer.values.get("run", {}).get("preset")
+        if said is None:
+            continue
+        where = f"{layer.say}: run.preset"
+        if name is None:
+            found = as_kind(said, str, where=where), where
+        elif layer.say == COMMAND_LINE:  # a file's gives way, but of two on one line one would be ignored
+            raise SettingError(f"preset {name} holds already", where=where, fix="name one preset, and set single keys")
+    if found is None:
+        return []
+    check_keys(found[:1], PRESETS, where=found[1])
+    return [_layer(PRESETS[found[0]], f"preset {found[0]}")]
+
+
 def _composed(
     tables: Mapping[str, Mapping[str, object]], lists: Mapping[str, Sequence[Mapping[str, object]]], *, endless: bool
 ) -> RunConfig:
@@ -108,13 +126,14 @@ def _composed(
     groups = tuple(made(GroupEntry, entry, table="group") for entry in lists["group"])
     if named := {*(entry.name for entry in learners), *(name for group in groups for name in group.base)}:
         run.setdefault("num_learners", max(len(named), len(learners)))
+    run.pop("preset", None)
     mode = as_kind(run.pop("mode", "decoupled"), Mode, where="run.mode")
     run.setdefault("rounds", None if endless else DEFAULT_ROUNDS)
     if run["rounds"] in (None, "none") and not endless:
         raise SettingError("a run with learners needs an end", where="run.rounds", fix="use a whole number")
-    if not endless and "num_learners" in run:
+    if not endless:
         # They start at the same time, and the first ones should not ride alone while the others still import.
-        run.setdefault("start_learners", run["num_learners"])
+        run.setdefault("start_learners", run.get("num_learners", ProtocolSetting().num_learners))
     protocol: ProtocolSetting = made(ProtocolSetting, run, table="run")
     data = {"slots": protocol.slots, **tables["data"]}
     train = TrainSetting(
