@@ -13,6 +13,7 @@ from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Orde
 from gruppetto.experiments.images import find_fashion
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
+from gruppetto.numerics.outer import FEW_OUTER_STEPS, OUTER_PRESETS
 
 __all__ = ["CAPTIONS", "MOE", "QUALITY", "VISION"]
 
@@ -20,14 +21,17 @@ GOALS = {2: 0.01, 4: 0.02, 8: 0.04}
 """How far above data parallel the longest run may end, by M."""
 STORM_PER_HOUR = 125 / 32
 """Kills of each learner, as in the storm of ``faults``; each is away for a minute in the mean."""
-RISING: dict[str, Any] = {
+CLOSEST: dict[str, Any] = {
     "sync_period": 8,
     "fragments": 8,
     "apply": "carry",
     "outer_shares": (0.6, 1.4),
     "outer_average": 0.1,
+    "uplink": "int4",
+    "downlink": "delta-int4",
 }
-"""All that ``levers`` has found to bring learners closer: the outer preset ``rising``, at three times the bytes."""
+"""All that ``levers`` has found to bring learners closer: the preset ``closest`` of a run, at half the bytes."""
+SHORT = OUTER_PRESETS["short"]
 Base = Callable[[Scale], Ride]
 Numbers = Callable[[Scale], Sequence[int]]
 
@@ -44,11 +48,11 @@ def _in_a_storm(m: int, rounds: int) -> str:
     return f"decoupled in a storm, M = {m}, T = {rounds}"
 
 
-def _rising(m: int, rounds: int) -> str:
-    return f"rising, M = {m}, T = {rounds}"
+def _closest(m: int, rounds: int) -> str:
+    return f"closest, M = {m}, T = {rounds}"
 
 
-def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], rising: bool) -> list[Arm]:
+def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], closest: bool) -> list[Arm]:
     arms = []
     for rounds in lengths:
         for m in learners:
@@ -57,9 +61,12 @@ def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], rising: b
             arms.append(Arm(name=_data_parallel(m, rounds), ride=rival))
             name, beside_it = _decoupled(m, rounds), _data_parallel(m, rounds)
             arms.append(Arm(name=name, ride=ride, beside=beside_it, line=f"M = {m}", x=rounds))
-            if rising and m > 1:
-                name, risen = _rising(m, rounds), ride.but(**RISING)
-                arms.append(Arm(name=name, ride=risen, beside=beside_it, line=f"M = {m}, rising", x=rounds))
+            if closest and m > 1:
+                name, closer = _closest(m, rounds), ride.but(**CLOSEST)
+                if rounds // closer.sync_period >= FEW_OUTER_STEPS:
+                    # Fewer steps choose these by themselves; the preset has them in a run of any length.
+                    closer = closer.but(outer=(SHORT.lr, SHORT.momentum))
+                arms.append(Arm(name=name, ride=closer, beside=beside_it, line=f"M = {m}, closest", x=rounds))
         m = learners[-1]
         storm = base.but(learners=m, rounds=rounds, kills_per_hour=STORM_PER_HOUR * m)
         name, beside_it = _in_a_storm(m, rounds), _data_parallel(m, rounds)
@@ -67,14 +74,14 @@ def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], rising: b
     return arms
 
 
-def _orderings(learners: Sequence[int], lengths: Sequence[int], rising: bool) -> list[Ordering]:
+def _orderings(learners: Sequence[int], lengths: Sequence[int], closest: bool) -> list[Ordering]:
     """The goals are for the longest run. How they come nearer with the length is asked where the whole of it is."""
     most, found = learners[-1], list[Ordering]()
-    for rounds in lengths if rising else lengths[-1:]:
+    for rounds in lengths if closest else lengths[-1:]:
         for m in learners[1:]:
             ships = _decoupled(m, rounds)
             found.append(Ordering(less=ships, more=_data_parallel(1, rounds), says=f"{ships}: below one learner alone"))
-            for name in (ships, _rising(m, rounds)) if rising else (ships,):
+            for name in (ships, _closest(m, rounds)) if closest else (ships,):
                 says = f"{name}: within {GOALS[m]:.0%} of data parallel (our goal for the longest run)"
                 found.append(Ordering(less=name, more=_data_parallel(m, rounds), within=GOALS[m], says=says))
         says = f"{STORM_PER_HOUR * most:g} kills an hour cost M = {most}, T = {rounds} at most 1 % more (our goal)"
@@ -95,20 +102,20 @@ def _quality(
     lengths: Numbers,
     *more: Column,
     cost: str,
-    rising: bool = False,
+    closest: bool = False,
 ) -> Experiment:
     return Experiment(
         name=name,
         question=question,
         paper=paper,
-        arms=lambda scale: _arms(base(scale), learners(scale), lengths(scale), rising and not scale.quick),
+        arms=lambda scale: _arms(base(scale), learners(scale), lengths(scale), closest and not scale.quick),
         columns=(
             Column(title="beside data parallel", value=beside("loss"), form="+.2%"),
             LOSS,
             *more,
             Column(title="million tokens", value=_tokens, form=".2f"),
         ),
-        orderings=lambda scale: _orderings(learners(scale), lengths(scale), rising and not scale.quick),
+        orderings=lambda scale: _orderings(learners(scale), lengths(scale), closest and not scale.quick),
         x_label="rounds",
         log_x=True,
         cost=cost,
@@ -144,7 +151,7 @@ QUALITY = _quality(
     lambda scale: scale.pick((1, 4, 8), (1, 2, 4, 8)),
     lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
     cost="about twelve hours on two cores",
-    rising=True,
+    closest=True,
 )
 MOE = _quality(
     "quality-moe",
