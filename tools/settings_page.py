@@ -24,7 +24,7 @@ from gruppetto.train.virtual_setting import Guest
 INTRO = """\
 # Settings
 
-Every key of a `RUN.toml`. One order decides: defaults, then a preset (`--preset closest`, or `run.preset`), then the file, then the
+Every key of a `RUN.toml`. One order decides: defaults, then a preset (`run.preset`), then the file, then the
 command line (`--set run.sync_period=8`). An unknown key or an impossible value is refused with its path and the fix.
 `run.toml` in a run directory holds the whole resolved run.
 
