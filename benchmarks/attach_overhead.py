@@ -1,8 +1,8 @@
 """What a learner costs its training loop: steps with and without Gruppetto, in alternating blocks of one run.
 
-    python benchmarks/attach_overhead.py [--blocks 6] [--steps 10] [--json]
+    python benchmarks/attach_overhead.py [--blocks 6] [--steps 10] [--preset closest] [--json]
 
-A 10M-parameter transformer on one thread, P = H = 24, so that in every step one fragment leaves and one arrives, over
+A 10M-parameter transformer on one thread, P = H = 24 (or as in a preset of a run), so that in every step one fragment leaves and one arrives, over
 loopback to a real syncer in another process. Both kinds of steps run in the same minutes on the same machine; compare
 only their ratio. The background threads and the syncer need processor time too, which shows in the wall-clock figures
 when no core is to spare. ``accounted`` is the call at the boundary plus the processor time of the background threads,
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import gruppetto
-from gruppetto.protocol import ProtocolSetting
+from gruppetto.config import load_run
 from gruppetto.runtime.serving import run_syncer
 from gruppetto.runtime.setting import SyncerSetting
 
@@ -46,10 +46,16 @@ class Transformer(nn.Module):
         return nn.functional.cross_entropy((hidden @ self.wte.weight.T).flatten(0, 1), ids[:, 1:].flatten())
 
 
-def serve(state: Path) -> None:
-    protocol = ProtocolSetting(num_fragments=24, sync_period=24)
-    setting = SyncerSetting(state=state, listen="127.0.0.1:0")
-    run_syncer(protocol, setting, on_ready=lambda endpoint: print(endpoint.url, flush=True))
+def serve(state: Path, preset: str | None) -> None:
+    run = load_run(preset=preset, endless=True)
+    setting = SyncerSetting(
+        state=state,
+        listen="127.0.0.1:0",
+        outer=run.outer.preset,
+        uplink=run.codec.uplink,
+        downlink=run.codec.downlink,
+    )
+    run_syncer(run.protocol, setting, on_ready=lambda endpoint: print(endpoint.url, flush=True))
 
 
 def measure(url: str, blocks: int, steps: int, batch: int) -> dict[str, float]:
@@ -120,14 +126,16 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=6, help="of each kind")
     parser.add_argument("--steps", type=int, default=10, help="in a block")
     parser.add_argument("--batch", type=int, default=4, help=f"windows of {CONTEXT} tokens")
+    parser.add_argument("--preset", help="of the run, such as closest")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
-        serve(args.serve)
+        serve(args.serve, args.preset)
         return
     with tempfile.TemporaryDirectory() as state:
         command = [sys.executable, __file__, "--serve", state]
+        command += ["--preset", args.preset] if args.preset else []
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as syncer:
             assert syncer.stdout is not None
             try:
