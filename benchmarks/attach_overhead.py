@@ -2,11 +2,11 @@
 
     python benchmarks/attach_overhead.py [--blocks 6] [--steps 10] [--preset closest] [--json]
 
-A 10M-parameter transformer on one thread, P = H = 24 (or as in a preset of a run), so that in every step one fragment leaves and one arrives, over
-loopback to a real syncer in another process. Both kinds of steps run in the same minutes on the same machine; compare
-only their ratio. The background threads and the syncer need processor time too, which shows in the wall-clock figures
-when no core is to spare. ``accounted`` is the call at the boundary plus the processor time of the background threads,
-over that of a plain step: the figure that noise touches least.
+A 10M-parameter transformer on one thread, P = H = 24 (or as in a preset of a run), so that in every step one fragment
+leaves and one arrives, over loopback to a real syncer in another process. Both kinds of steps run in the same minutes
+on the same machine; compare only their ratio. The background threads and the syncer need processor time too, which
+shows in the wall-clock figures when no core is to spare. ``accounted`` is the call at the boundary plus the processor
+time of the background threads, over that of a plain step: the figure that noise touches least.
 """
 
 from __future__ import annotations
