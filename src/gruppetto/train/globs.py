@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 
+from gruppetto.errors import DataError
+
 __all__ = ["matcher"]
 
-PIECE = re.compile(r"\*\*/|\*\*|\*|\?|\[(?P<not>!?)(?P<set>\]?[^\]/]*)\]|(?P<plain>.)", re.DOTALL)
+PIECE = re.compile(r"\*\*/|\*\*|\*|\?|\[(?P<not>!?)(?P<set>\][^\]/]*|[^\]/]+)\]|(?P<plain>.)", re.DOTALL)
 MEANING = {"**/": r"(?:.*/)?", "**": r".*", "*": r"[^/]*", "?": r"[^/]"}
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
     """What matches a whole path: ``*`` and ``?`` stay within a folder, ``**/`` is any number of folders, also none.
 
+    Raises :class:`DataError` for a range that is none.
+
     >>> find = matcher("**/*.[ch]")
     >>> [bool(find.fullmatch(path)) for path in ("fork.c", "linux/kernel/fork.c", "linux/fork.rst")]
     [True, True, False]
     """
-    return re.compile("".join(map(_meaning, PIECE.finditer(pattern))), re.DOTALL)
+    try:
+        return re.compile("".join(map(_meaning, PIECE.finditer(pattern))), re.DOTALL)
+    except re.error as error:
+        raise DataError(f"is no pattern ({error.msg})", where=pattern, fix="write ranges as [a-z]") from None
 
 
 def _meaning(piece: re.Match[str]) -> str:
