@@ -43,9 +43,7 @@ PACKS: dict[str, Pack] = {
 WHOLE = {name: pack(tar_of(FILES)) for name, pack in PACKS.items()} | {
     "a.zip": zip_of(FILES),
     "a.whl": zip_of(FILES),
-    "a.deb": deb_of(
-        debian_binary=b"2.0\n", control_tar=tar_of({"md5": b"!"}), data_tar_xz=lzma.compress(tar_of(FILES))
-    ),
+    "a.deb": deb_of(debian_binary=b"2\n", control_tar=tar_of({"md5": b"!"}), data_tar_xz=lzma.compress(tar_of(FILES))),
 }
 
 

@@ -181,15 +181,16 @@ def _read(index: Path, flat: Path) -> Corpus:
     fix = "delete it: it is made again"
     try:
         told = json.loads(index.read_bytes())
-        size_bytes = flat.stat().st_size
-        if told["flat_bytes"] != size_bytes:
-            raise DataError(f"is not whole ({size_bytes} bytes)", where=str(flat), fix=fix)
+        size_bytes, whole_bytes = flat.stat().st_size, told["flat_bytes"]
         train, held_out = (_spans(told[part], flat) for part in ("train", "held_out"))
-        return Corpus(train=train, held_out=held_out, manifest=Manifest(**told["manifest"]))
+        corpus = Corpus(train=train, held_out=held_out, manifest=Manifest(**told["manifest"]))
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(index), fix=fix) from error
     except (ValueError, LookupError, TypeError) as error:
         raise DataError("is no index of an archive", where=str(index), fix=fix) from error
+    if size_bytes != whole_bytes:
+        raise DataError(f"is not whole ({size_bytes} bytes)", where=str(flat), fix=fix)
+    return corpus
 
 
 def _spans(listed: Any, flat: Path) -> tuple[Document, ...]:
