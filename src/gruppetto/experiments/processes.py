@@ -32,6 +32,8 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         "codec.uplink": asked.uplink,
         "syncer.shared_memory": "false",  # as over a link, whatever the size of a fragment
     }
+    if asked.data != Ride().data:
+        settings["data.corpus"] = asked.data
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "gruppetto", "train", "--json", "--follow-parent", "--cache", str(cache)]
         command += ["--out", f"{place}/run", "--learners", str(asked.learners)]
