@@ -6,9 +6,6 @@ holds a tar, and that of the kernel's source holds another one. What is unpacked
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import importlib
 import io
 import lzma
 import stat
@@ -16,13 +13,14 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol, Self, cast
+from typing import IO, Any, Self
 
 from gruppetto.errors import DataError
+from gruppetto.train.packing import PACKINGS, Source
 
 __all__ = ["CHUNK_BYTES", "ENDINGS", "Member", "is_archive", "members"]
 
@@ -51,12 +49,6 @@ DAMAGE = (
 """All that the readers of the standard library say of bytes that they cannot make out."""
 
 
-class Source(Protocol):
-    """Something that gives its bytes from the beginning to the end."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """``name``: its path, behind that of the archive in which it lies.
@@ -68,44 +60,6 @@ class Member:
     body: io.RawIOBase
 
 
-def _gzip(source: Source) -> Source:
-    return gzip.GzipFile(fileobj=cast(IO[bytes], source))
-
-
-def _xz(source: Source) -> Source:
-    return cast(Source, lzma.LZMAFile(cast(IO[bytes], source)))  # it holds nothing to close
-
-
-def _bzip2(source: Source) -> Source:
-    return cast(Source, bz2.BZ2File(cast(IO[bytes], source)))
-
-
-def _zstd(source: Source) -> Source:
-    """By the standard library from 3.14 on, or by pyarrow, which comes with ``datasets``."""
-    for module, make in (("compression.zstd", "ZstdFile"), ("pyarrow", "CompressedInputStream")):
-        try:
-            opened = getattr(importlib.import_module(module), make)
-        except ImportError:
-            continue
-        return cast(Source, opened(source) if make == "ZstdFile" else opened(source, "zstd"))
-    raise DataError(
-        "is packed with zstd, for which nothing is installed",
-        where="corpus",
-        fix="pip install 'gruppetto[hub]', or pack it with xz",
-    )
-
-
-PACKINGS: dict[str, Callable[[Source], Source]] = {
-    ".tar": lambda source: source,
-    ".tar.gz": _gzip,
-    ".tgz": _gzip,
-    ".tar.xz": _xz,
-    ".txz": _xz,
-    ".tar.bz2": _bzip2,
-    ".tbz2": _bzip2,
-    ".tar.zst": _zstd,
-}
-"""How a tar may be packed."""
 ZIPS = (".zip", ".whl")
 DEB = ".deb"
 ENDINGS = (*PACKINGS, *ZIPS, DEB)
