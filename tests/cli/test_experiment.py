@@ -47,6 +47,33 @@ def test_all_with_some_arms_are_the_experiments_that_have_such(
     assert list(json.loads(capsys.readouterr().out)) == ["apply"]
 
 
+def test_another_corpus_is_another_experiment_beside_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, store = "text:my/story.txt", Store(tmp_path / "fragments.jsonl")
+    own, other = (EXPERIMENTS["fragments"].rides(Scale(quick=True, data=data)) for data in ("", source))
+    assert {ride.but(data=source).hash for ride in own} == {ride.hash for ride in other}
+    for rides, loss in ((own, 2.0), (other, 1.0)):
+        for place, ride in enumerate(rides):
+            store.add(ride, {"loss": loss, **({"corpus": f"{place % 2}" * 64} if loss == 1.0 else {})}, took_s=0)
+    given = ["experiment", "fragments", "--quick", "--show", "--out", str(tmp_path)]
+    assert main([*given, "--data", "python-stdlib"]) == 0 and "| 2.000" in capsys.readouterr().out
+    assert main([*given, "--data", source]) == 0
+    told = capsys.readouterr().out
+    assert f"Corpus: `{source}`, sha256 0000000000000000 and 1111111111111111…" in told and "| 1.000" in told
+    (page,) = tmp_path.glob("fragments-on-text-my-story-txt-quick.md")
+    assert page.read_text() in told and "Corpus" not in (tmp_path / "fragments-quick.md").read_text()
+
+
+def test_what_has_a_material_of_its_own_has_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--quick", "--show", "--data", "package:bible", "--out", str(tmp_path)]
+    assert main(["experiment", "quality-caption", *given]) == 2
+    assert "quality-caption trains on captions, and on no other corpus; leave it out" in capsys.readouterr().err
+    scale = Scale(quick=True, data="package:bible", cache=tmp_path)
+    on_it = {name for name, experiment in EXPERIMENTS.items() if experiment.found(scale)}
+    assert {"quality-caption", "quality-vision"} == set(EXPERIMENTS) - on_it - {"noniid"}
+
+
 def test_nothing_to_show_is_said_and_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("apply", "all"):
         assert main(["experiment", name, "--show", "--out", str(tmp_path / "typo")]) == 2
@@ -86,6 +113,8 @@ def test_a_table_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.
     [
         (["nobody"], "no experiment"),
         (["apply", "--workers", "0"], "use 1 to"),
+        (["apply", "--data", "wikipedia"], "archive:PATH"),
+        (["apply", "--data", "text:no-such-file"], "does not exist"),
         (["apply", "--seeds", "0"], "use 1 to"),
         (["apply", "merge"], "one NAME"),
         (["apply", "--only", "nothing"], "no arm of apply"),

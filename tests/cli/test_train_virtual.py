@@ -93,7 +93,7 @@ def test_a_plan_runs_to_a_report_with_its_rival_and_the_killed_one_to_the_same_b
     assert main(["resume", str(cut), "--cache", str(tmp_path), "--json"]) == 0
     resumed = capsys.readouterr()
     assert json.loads(resumed.out) == report and f"going on from {state / 'round-2'}" in resumed.err
-    for name in ("trace.jsonl", "rivals/elastic/train.jsonl", "figures/loss-by-time.svg"):
+    for name in ("trace.jsonl", "corpus.json", "rivals/elastic/train.jsonl", "figures/loss-by-time.svg"):
         assert (cut / name).read_bytes() == (out / name).read_bytes(), name
     assert not state.exists() and main(["resume", str(cut)]) == 0
     assert "nothing is left to be resumed" in capsys.readouterr().out

@@ -13,7 +13,9 @@ from gruppetto.experiments.findings import Findings
 from gruppetto.experiments.store import Store
 from gruppetto.experiments.telling import table
 
-RESULTS = Path(__file__).parents[2] / "experiments" / "results"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "corpora.md"
+RESULTS, CORPORA = ROOT / "experiments" / "results", ROOT / "experiments" / "corpora"
 
 
 @pytest.fixture
@@ -33,6 +35,19 @@ def test_pages_are_up_to_date(page: Path, cache: Path) -> None:
     # With which --seeds it was made, and of which arms, it does not say.
     made = [table(Findings(experiment, Scale(quick=quick, seeds=n, cache=cache), store)) for n in (None, 3, 5)]
     assert any(lines <= {*told.splitlines()} for told in made), min(lines - {*told.splitlines()} for told in made)
+
+
+@pytest.mark.parametrize("page", sorted(CORPORA.glob("*.md")), ids=lambda page: page.stem)
+def test_pages_of_other_corpora_are_up_to_date(page: Path) -> None:
+    name, _, corpus = page.stem.removesuffix("-quick").partition("-on-package-")
+    store = Store(CORPORA / f"{name}.jsonl")
+    assert not store.left_out
+    told = table(Findings(EXPERIMENTS[name], Scale(quick=True, data=f"package:{corpus}"), store))
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line not in told.splitlines()]
+    assert not lines
+    row = next(line for line in DOCS.read_text(encoding="utf-8").splitlines() if f"| `package:{corpus}` | " in line)
+    cells = [cell.strip() for line in told.splitlines() if re.match(r"\| d.* \|$", line) for cell in line.split("|")]
+    assert [cell for cell in cells if "±" in cell and cell not in row and "0.00" not in cell] == []
 
 
 @pytest.mark.parametrize("kept", [RESULTS / f"{name}.jsonl" for name in EXPERIMENTS], ids=lambda kept: kept.stem)

@@ -15,11 +15,13 @@ from gruppetto.experiments.coarse import COARSE
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.guests import visits
 from gruppetto.experiments.material import DOMAINS, open_material
+from gruppetto.experiments.processes import settings_of
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.riding import ride
 from gruppetto.experiments.settings import training_of
 from gruppetto.experiments.store import Result
 from gruppetto.train.batches import Batches
+from gruppetto.train.corpus import open_corpus
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,11 @@ def plain(short: Ride, cache: Path) -> Result:
 def test_the_same_ride_comes_to_the_same(short: Ride, cache: Path, plain: Result) -> None:
     assert ride(short, cache) == plain
     assert plain["tokens"] == plain["curve"][-1][1] and plain["loss"] == plain["curve"][-1][2]
+
+
+def test_another_corpus_is_said_and_taken_everywhere(short: Ride, plain: Result) -> None:
+    assert plain["corpus"] == open_corpus(short.data).manifest.sha256
+    assert settings_of(short)["data.corpus"] == short.data and "data.corpus" not in settings_of(Ride())
 
 
 @pytest.mark.parametrize(

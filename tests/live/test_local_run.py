@@ -111,6 +111,7 @@ def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> N
         "report.json",
         "report.html",
         "run.toml",
+        "corpus.json",
         "sample.txt",
         "model/config.json",
         "model/model.safetensors",

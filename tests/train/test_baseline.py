@@ -47,6 +47,7 @@ def test_two_processes_equal_lock_step(setting: TrainSetting, data: Data, cache:
     assert outcome.loss == pytest.approx(found.loss, abs=1e-3)
     assert outcome.loss < outcome.initial_loss - 1
     assert outcome.tokens == 2 * 20 * setting.tokens_per_step
+    assert json.loads((tmp_path / "run" / "corpus.json").read_bytes())["sha256"] == data.manifest.sha256
     written = records(tmp_path / "run")
     assert {record["who"] for record in written} == {"learner-0", "learner-1"}
     assert {record["who"] for record in written if record["kind"] != "train"} == {"learner-0"}

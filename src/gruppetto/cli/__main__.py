@@ -30,6 +30,7 @@ VERBS = {
     "simulate": "goodput of millions of chips in virtual time, beside data parallel",
     "experiment": "what the paper claims, asked again at a small scale, with intervals",
     "plan": "how to train on a cluster: learners, quorum, period, codec, and why; with a RUN.toml",
+    "corpus": "what exactly is in a corpus, and which ones package registries have",
     "certs": "certificates for a syncer, its learners and who looks: make, renew, revoke",
     "tokens": "tokens in place of certificates: add, revoke",
     "doctor": "whether this machine will do, what is wrong with it, and what it can do",

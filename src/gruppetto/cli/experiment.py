@@ -15,9 +15,12 @@ from gruppetto.errors import DataError, SettingError
 from gruppetto.experiments.catalogue import ALL, choose, listed
 from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.findings import Findings
+from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.runner import make_rides
 from gruppetto.experiments.store import Store
 from gruppetto.experiments.telling import table, write
+from gruppetto.train.corpus import open_corpus
+from gruppetto.train.setting import DataSetting
 
 __all__ = ["main"]
 
@@ -41,6 +44,8 @@ class Flags:
     """So many, 0 to N − 1; by default what the experiment is made for."""
     only: str = ""
     """A regular expression: arms in whose name it is not found are left out."""
+    data: Annotated[str, tyro.conf.arg(metavar="SOURCE")] = ""
+    """A corpus in place of Python's standard library, as data.corpus has it: package:bible, text:PATH, ..."""
     out: Path = Path("runs/experiments")
     """Where results are kept and looked for."""
     workers: int = 2
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     _within("--seeds", flags.seeds, MAX_SEEDS)
     _within("--workers", flags.workers, MAX_WORKERS)
-    scale = Scale(quick=flags.quick, seeds=flags.seeds, only=flags.only, cache=flags.cache)
+    scale = Scale(quick=flags.quick, seeds=flags.seeds, only=flags.only, cache=flags.cache, data=_corpus(flags.data))
     experiments = choose(name)
     if name == ALL:
         experiments = [experiment for experiment in experiments if experiment.found(scale)]
@@ -70,6 +75,10 @@ def main(arguments: Sequence[str]) -> int:
             raise SettingError(f"{scale.only!r} is in the name of no arm", where="--only", fix=fix)
     if flags.show:
         experiments = _with_results(experiments, scale, flags)
+    elif scale.data:
+        for experiment in experiments:
+            experiment.chosen(scale)
+        open_corpus(scale.data, flags.cache)  # what is wrong with it is said here, and it is unpacked once
     found = {experiment.name: _one(experiment, scale, flags) for experiment in experiments}
     if flags.json:
         print_json(found if name == ALL else found[name])
@@ -88,6 +97,12 @@ def _with_results(experiments: Sequence[Experiment], scale: Scale, flags: Flags)
         fix = f"leave out --show to make some{'' if flags.quick else ', or look for --quick'}"
         raise DataError(f"holds no result of {what} as asked for", where=f"--out {flags.out}", fix=fix)
     return found
+
+
+def _corpus(source: str) -> str:
+    """ "" for the default. Raises :class:`SettingError`."""
+    DataSetting(corpus=source or Ride().data)
+    return "" if source == Ride().data else source
 
 
 def _kept(experiment: Experiment, flags: Flags) -> Path:

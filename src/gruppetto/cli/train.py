@@ -211,10 +211,20 @@ def check_data(config: RunConfig, cache: Path) -> None:
 
 def needed_by(config: RunConfig) -> list[Path]:
     """The files that the settings name."""
-    kind, _, corpus = config.train.data.corpus.partition(":")
     place = config.syncer
-    named = (corpus if kind == "text" else None, place.token_file, place.tls_cert, place.tls_key, place.certs)
+    named = (place_of(config.train.data.corpus), place.token_file, place.tls_cert, place.tls_key, place.certs)
     return [Path(name) for name in named if name]
+
+
+def place_of(corpus: str) -> str | None:
+    """Where on this machine a corpus lies, if its name says so.
+
+    >>> place_of("archive:texts.zip#**/*.md"), place_of("package:linux:/srv"), place_of("package:linux")
+    ('texts.zip', '/srv', None)
+    """
+    kind, _, rest = corpus.partition(":")
+    found = {"text": rest, "archive": rest.partition("#")[0], "package": rest.partition(":")[2]}
+    return found.get(kind) or None
 
 
 def run_rival(config: RunConfig, directory: Path, *, cache: Path) -> None:

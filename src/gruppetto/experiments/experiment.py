@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -47,6 +47,8 @@ class Scale:
     """A regular expression; arms in whose name it is not found are left out."""
     cache: Path = Path(".cache/experiments")
     """Where material that was fetched lies."""
+    data: str = ""
+    """A corpus, in place of the one that rides have by default; "": that one."""
 
     def pick(self, quick: T, full: T) -> T:
         return quick if self.quick else full
@@ -145,6 +147,13 @@ class Experiment:
     def number_of_seeds(self, scale: Scale) -> int:
         return scale.seeds if scale.seeds is not None else scale.pick(*self.seeds)
 
+    def arms_on(self, scale: Scale) -> list[Arm]:
+        """All arms; where the scale names a corpus, those that train on text, on that one. None of them: no arm."""
+        if not scale.data:
+            return list(self.arms(scale))
+        on_text = [arm for arm in self.arms(scale) if arm.ride.data == Ride().data]
+        return [replace(arm, ride=arm.ride.but(data=scale.data)) for arm in on_text]
+
     def found(self, scale: Scale) -> list[Arm]:
         """The arms in whose names is what the scale asks for. Raises :class:`SettingError` for a broken expression."""
         try:
@@ -153,13 +162,16 @@ class Experiment:
                 only = re.compile(scale.only)
         except (re.error, OverflowError, RecursionError) as broken:
             raise SettingError(f"is no regular expression ({broken})", where="--only", fix="mend it") from None
-        return [arm for arm in self.arms(scale) if only.search(arm.name)]
+        return [arm for arm in self.arms_on(scale) if only.search(arm.name)]
 
     def chosen(self, scale: Scale) -> list[Arm]:
         """The arms that the scale asks for. Raises :class:`SettingError` for a broken expression, and for none."""
-        found = self.found(scale)
+        found, of_all = self.found(scale), self.arms_on(scale)
+        if not of_all:
+            what = f"{self.name} trains on {self.arms(scale)[0].ride.data}, and on no other corpus"
+            raise SettingError(what, where="--data", fix="leave it out")
         if not found:
-            fix = f"use a part of one, such as {self.arms(scale)[0].name!r}"
+            fix = f"use a part of one, such as {of_all[0].name!r}"
             raise SettingError(f"{scale.only!r} is in the name of no arm of {self.name}", where="--only", fix=fix)
         return found
 

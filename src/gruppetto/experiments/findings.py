@@ -63,7 +63,7 @@ class Findings:
         self.experiment, self.scale = experiment, scale
         self.arms = experiment.chosen(scale)
         self._store = store
-        self._by_name = {arm.name: arm for arm in experiment.arms(scale)}
+        self._by_name = {arm.name: arm for arm in experiment.arms_on(scale)}
 
     def seeds(self, arm: Arm) -> list[int]:
         """Those of which there is a result."""
@@ -84,6 +84,11 @@ class Findings:
         text = format(mean, column.form) + ("" if half is None else f" ± {half:{column.form.lstrip('+')}}")
         few = "" if len(values) == len(seeds) else f" ({len(values)} of {len(seeds)} seeds)"
         return text.replace("%", " %") + few
+
+    def corpora(self) -> list[str]:
+        """What results say of the corpus that the scale names: the first digits of its hash, all that there are."""
+        results = (self._store[arm.under(seed)] for arm in self.arms for seed in self.seeds(arm))
+        return sorted({str(result["corpus"])[:16] for result in results if "corpus" in result})
 
     def lacking(self) -> list[str]:
         """The arms beside which some that are there would stand, and that are not there under any seed of theirs."""
@@ -131,6 +136,7 @@ class Findings:
             "experiment": self.experiment.name,
             "how": HOW[self.experiment.how],
             "quick": self.scale.quick,
+            **({"corpus": self.scale.data, "corpus_sha256": self.corpora()} if self.scale.data else {}),
             "arms": [
                 {
                     "arm": arm.name,
@@ -162,7 +168,7 @@ class Findings:
             yield self._store[arm.under(seed)], self._other(arm, seed)
 
     def _other(self, arm: Arm, seed: int) -> Result | None:
-        if not arm.beside:
+        if arm.beside not in self._by_name:
             return None
         other = self._by_name[arm.beside].under(seed)
         return self._store.get(other)

@@ -15,23 +15,14 @@ from gruppetto.numerics.codec import CODECS
 from gruppetto.train.model import build, num_parameters
 from gruppetto.train.tokens import ByteTokenizer
 
-__all__ = ["ride_in_processes"]
+__all__ = ["ride_in_processes", "settings_of"]
 
 SIZES = ("architecture", "dim", "layers", "heads", "ffn_dim", "context")
 
 
 def ride_in_processes(asked: Ride, cache: Path) -> Result:
     """Run ``gruppetto train`` and read its report. Raises :class:`RunFailed`."""
-    model = MODELS[asked.model]
-    settings: dict[str, object] = {f"model.{size}": getattr(model, size) for size in SIZES}
-    settings |= {
-        "train.batch_size": asked.batch,
-        "train.eval_every_rounds": asked.rounds,
-        "run.sync_period": asked.sync_period,
-        "run.num_fragments": asked.fragments,
-        "codec.uplink": asked.uplink,
-        "syncer.shared_memory": "false",  # as over a link, whatever the size of a fragment
-    }
+    model, settings = MODELS[asked.model], settings_of(asked)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "gruppetto", "train", "--json", "--follow-parent", "--cache", str(cache)]
         command += ["--out", f"{place}/run", "--learners", str(asked.learners)]
@@ -50,3 +41,20 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         "up_by_formula_bytes": first + offered * numel * CODECS[asked.uplink].bits / 8.0 / asked.sync_period,
         "gradients_bytes": 2.0 * numel * steps,
     }
+
+
+def settings_of(asked: Ride) -> dict[str, object]:
+    """What the run is told beside its flags."""
+    model = MODELS[asked.model]
+    settings: dict[str, object] = {f"model.{size}": getattr(model, size) for size in SIZES}
+    settings |= {
+        "train.batch_size": asked.batch,
+        "train.eval_every_rounds": asked.rounds,
+        "run.sync_period": asked.sync_period,
+        "run.num_fragments": asked.fragments,
+        "codec.uplink": asked.uplink,
+        "syncer.shared_memory": "false",  # as over a link, whatever the size of a fragment
+    }
+    if asked.data != Ride().data:
+        settings["data.corpus"] = asked.data
+    return settings

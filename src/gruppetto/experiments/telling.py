@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gruppetto.experiments.experiment import HOW, Arm
+from gruppetto.experiments.experiment import HOW, Arm, Scale
 from gruppetto.experiments.findings import NOT_MADE, Findings, Judged
 from gruppetto.sim.tally import spread
 
@@ -30,6 +31,7 @@ def table(findings: Findings) -> str:
         "",
         f"*{HOW[experiment.how].capitalize()}.* Mean ± half its 95 % interval (Student's t over seeds).",
         "",
+        *_corpus(findings),
         f"| arm | {' | '.join(column.title for column in columns)} | seeds |",
         "|---" * (len(columns) + 2) + "|",
     ]
@@ -49,6 +51,13 @@ def table(findings: Findings) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _corpus(findings: Findings) -> list[str]:
+    if not findings.scale.data:
+        return []
+    hashes = " and ".join(findings.corpora())
+    return [f"Corpus: `{findings.scale.data}`{f', sha256 {hashes}…' if hashes else ''}.", ""]
+
+
 def _row(judged: Judged) -> str:
     verdict = judged.verdict
     share = "" if verdict.share is None else f"{100 * verdict.share:+.2f} %"
@@ -57,12 +66,13 @@ def _row(judged: Judged) -> str:
 
 
 def write(findings: Findings, place: Path) -> list[Path]:
-    """``NAME.md``, ``NAME.json`` and ``NAME.png`` (``NAME-quick`` of a quick look); without matplotlib no figure.
+    """``NAME.md``, ``NAME.json`` and ``NAME.png``; without matplotlib no figure. A quick look is ``NAME-quick``, and on
+    another corpus than the default it is ``NAME-on-CORPUS``.
 
     Each is replaced whole or left as it is. Raises :class:`OSError`.
     """
     place.mkdir(parents=True, exist_ok=True)
-    stem = findings.experiment.name + ("-quick" if findings.scale.quick else "")
+    stem = findings.experiment.name + _suffix(findings.scale)
     page, data, picture = (place / f"{stem}.{ending}" for ending in ("md", "json", "png"))
     said = json.dumps(findings.as_json(), indent=1, ensure_ascii=False) + "\n"
     for path, text in ((page, table(findings)), (data, said)):
@@ -75,6 +85,12 @@ def write(findings: Findings, place: Path) -> list[Path]:
             save_png(draw(findings), new)
         return [page, data, picture]
     return [page, data]
+
+
+def _suffix(scale: Scale) -> str:
+    """What is of another corpus does not take the place of what is there."""
+    on = "-on-" + re.sub(r"\W+", "-", scale.data).strip("-")[-80:] if scale.data else ""
+    return on + ("-quick" if scale.quick else "")
 
 
 @contextmanager

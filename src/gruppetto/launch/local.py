@@ -4,7 +4,7 @@ until the run has ended.
 A learner or a syncer that dies is noted and started again, and the others ride on: the run needs a syncer and one
 learner, or the hope of one. What each process says is kept in the run directory::
 
-    RUNDIR/  run.toml  trace.jsonl  processes.json  evaluation.jsonl, deaths.jsonl (until the end)
+    RUNDIR/  run.toml  corpus.json  trace.jsonl  processes.json  evaluation.jsonl, deaths.jsonl (until the end)
              syncer/ (durable state)  syncer.log  standby.log  judge.log  learners/NAME/learner.log
              trace-2.jsonl  syncer-2/  syncer-2.log ... of the second of several shards
 """
@@ -39,6 +39,7 @@ from gruppetto.numerics.kernels import warm
 from gruppetto.report.rundir import RUN
 from gruppetto.runtime.clock import Clock
 from gruppetto.train.data import open_data
+from gruppetto.train.manifest import write_manifest
 
 __all__ = ["run_local"]
 
@@ -134,7 +135,8 @@ class _LocalRun:
         for entry in self.config.learners:
             learner_papers(self.config.syncer.certs, self.config.syncer.token_file, entry.name)
         self._look("preparing the data")
-        open_data(self.config.train, self.cache)
+        data = open_data(self.config.train, self.cache)
+        write_manifest(data.manifest, self.directory)
         write_run(self.config, self.directory / RUN)
         self._look("preparing the kernels")
         warm({*CASTS, self.config.codec.uplink, *DOWNLINKS[self.config.codec.downlink].codecs})

@@ -3,7 +3,9 @@
 Read in this order::
 
     setting     every dial of this room, without importing torch
-    corpus      where text comes from, and which part of it is never trained on (hub: from Hugging Face)
+    corpus      where text comes from, and which part of it is never trained on (hub: from Hugging Face; unpacked: from
+                an archive, whose members archive and packing read and globs matches; packages: those of registries)
+    manifest    what exactly was in it
     tokens      text to numbers, kept on disk (cache: never half-written)
     data        corpus and tokens made ready from one setting
     order       which windows a slot trains on: a pure function of (seed, slot, index)

@@ -29,6 +29,7 @@ import msgspec
 from gruppetto.errors import GruppettoError, RunFailed, SettingError, StateError, UserError
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.train.data import open_data
+from gruppetto.train.manifest import write_manifest
 from gruppetto.train.setting import TrainSetting
 
 __all__ = ["Mode", "Outcome", "Plan", "run_baseline"]
@@ -100,9 +101,10 @@ def run_baseline(plan: Plan) -> Outcome:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StateError("is there already and not empty", where=plan.out, fix="name a new directory for the run")
     # Here rather than in the ranks: mistakes surface before anything starts, and the cache is filled once.
-    open_data(plan.setting, Path(plan.cache))
+    data = open_data(plan.setting, Path(plan.cache))
     try:
         out.mkdir(parents=True, exist_ok=True)
+        write_manifest(data.manifest, out)
         (out / "plan.json").write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
     except OSError as error:
         raise StateError(f"cannot be written ({error.strerror})", where=plan.out, fix="name another one") from error

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Protocol
 
 from gruppetto.errors import DataError
+from gruppetto.train.manifest import Manifest
+from gruppetto.train.setting import SOURCES
 
-__all__ = ["Corpus", "Document", "Manifest", "open_corpus"]
+__all__ = ["Corpus", "Document", "FileSpan", "Manifest", "divide", "open_corpus"]
 
 HELD_OUT_PERCENT = 5
 MAX_BLOCK_BYTES = 64 * 1024
@@ -57,18 +59,6 @@ class FileSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What exactly was in a corpus: enough to know the same one again."""
-
-    source: str
-    train_documents: int
-    train_bytes: int
-    held_out_documents: int
-    held_out_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
     """Documents to train on and documents to be judged by."""
 
@@ -77,10 +67,11 @@ class Corpus:
     manifest: Manifest
 
 
-def open_corpus(source: str) -> Corpus:
-    """The corpus called ``python-stdlib``, ``text:PATH`` or ``hf:NAME[:CONFIG]``, read once to be sure.
+def open_corpus(source: str, cache: Path = Path(".cache/gruppetto")) -> Corpus:
+    """The corpus called ``source``, of a kind in :data:`gruppetto.train.setting.SOURCES`, read once to be sure.
 
-    Raises :class:`DataError` when there is nothing there, or when what is there is not text.
+    Archives are unpacked into ``cache``, and packages are looked for in its folder ``packages``. Raises
+    :class:`DataError` when there is nothing there, or when what is there is not text.
     """
     kind, _, rest = source.partition(":")
     if source == "python-stdlib":
@@ -91,11 +82,20 @@ def open_corpus(source: str) -> Corpus:
         from gruppetto.train.hub import hub_documents
 
         documents = hub_documents(rest)
+    elif kind == "archive" and rest:
+        from gruppetto.train.unpacked import Wanted, open_archive
+
+        path, _, inside = rest.partition("#")
+        pattern, _, field = inside.partition("#")
+        return open_archive(source, Path(path), Wanted(pattern=pattern or "**", field=field), cache)
+    elif kind == "package" and rest:
+        from gruppetto.train.packages import open_package
+
+        name, _, folder = rest.partition(":")
+        return open_package(name, Path(folder) if folder else cache / "packages", cache)
     else:
-        raise DataError(
-            f"{source!r} is unknown", where="corpus", fix="use python-stdlib, text:PATH or hf:NAME[:CONFIG]"
-        )
-    return _divide(source, documents)
+        raise DataError(f"{source!r} is unknown", where="corpus", fix=f"use {SOURCES}")
+    return divide(source, documents)
 
 
 def _standard_library() -> list[Document]:
@@ -137,7 +137,7 @@ def _files(root: Path) -> list[Document]:
     return documents
 
 
-def _divide(source: str, documents: list[Document]) -> Corpus:
+def divide(source: str, documents: list[Document]) -> Corpus:
     """Cut by document where that gives a fair share, else by blocks within them."""
     chosen = [_draw(document.name) < HELD_OUT_PERCENT for document in documents]
     sizes = [_size(document) for document in documents]

@@ -39,7 +39,7 @@ def open_data(setting: TrainSetting, cache: Path) -> Data:
     """
     if setting.model.architecture == "vit":
         raise SettingError("reads images, and a corpus is text", where="model.architecture", fix="use llama or hf:NAME")
-    corpus = open_corpus(setting.data.corpus)
+    corpus = open_corpus(setting.data.corpus, cache)
     tokenizer = make_tokenizer(setting.data.tokenizer, corpus, cache)
     key = corpus.manifest.sha256
     data = Data(

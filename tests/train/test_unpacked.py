@@ -1,0 +1,109 @@
+"""A corpus out of an archive: the same whatever the order, made once, and cut as every other."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from tests.train.archives import tar_of, zip_of
+
+from gruppetto.errors import DataError
+from gruppetto.train.corpus import Corpus, open_corpus
+from gruppetto.train.data import open_data
+from gruppetto.train.setting import DataSetting, TrainSetting
+from gruppetto.train.unpacked import hash_of
+
+TEXTS = {f"texts/{i % 7}/{i}.txt": f"this is document {i}, é\n".encode() * 20 for i in range(300)}
+LINES = b"".join(json.dumps({"verse": i, "text": f"line {i}\0 é 山"}).encode() + b"\n\n" for i in range(500))
+
+
+def all_of(corpus: Corpus) -> dict[str, bytes]:
+    return {document.name: document.read() for document in (*corpus.train, *corpus.held_out)}
+
+
+def test_it_is_that_of_the_same_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of(TEXTS)))
+    for name, content in TEXTS.items():
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    packed = open_corpus(f"archive:{tmp_path}/a.tar.gz", tmp_path / "cache")
+    assert all_of(packed) == TEXTS
+    assert packed.manifest.sha256 == open_corpus(f"text:{tmp_path}/folder").manifest.sha256
+    assert packed.manifest.file_sha256 == hash_of(tmp_path / "a.tar.gz") and packed.manifest.file == "a.tar.gz"
+
+
+def test_neither_order_nor_kind_of_the_archive_matters(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of(TEXTS))
+    (tmp_path / "b.zip").write_bytes(zip_of(dict(reversed(TEXTS.items()))))
+    one, other = (open_corpus(f"archive:{tmp_path}/{name}", tmp_path) for name in ("a.tar", "b.zip"))
+    assert [d.name for d in one.train] == [d.name for d in other.train] and one.manifest.sha256 == other.manifest.sha256
+
+
+def test_what_is_no_text_is_left_out_and_counted_and_of_two_the_last_counts(tmp_path: Path) -> None:
+    text, odd = b"new " * 999, {"b.png": b"P\0" * 9, "c.txt": b"caf\xe9", "d.txt": "é".encode()[:1], "e.txt": b""}
+    first = tar_of({"a.txt": b"old", "f.txt": b"\0", **odd}).rstrip(b"\0")
+    first += b"\0" * (-len(first) % 512)
+    (tmp_path / "a.tar").write_bytes(first + tar_of({"a.txt": text, "f.txt": text}))
+    corpus = open_corpus(f"archive:{tmp_path}/a.tar", tmp_path / "cache")
+    found = all_of(corpus)
+    assert {name.partition("#")[0] for name in found} == {"a.txt", "f.txt"} and corpus.manifest.skipped == 3
+    assert sum(map(len, found.values())) == 2 * len(text) and not any(b"old" in content for content in found.values())
+
+
+def test_a_pattern_chooses(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({**TEXTS, "texts/3/x.py": b"print\n" * 99}))
+    corpus = open_corpus(f"archive:{tmp_path}/a.tar#**/3/*.txt", tmp_path / "cache")
+    assert {name.partition("#")[0] for name in all_of(corpus)} == {name for name in TEXTS if "/3/" in name}
+    with pytest.raises(DataError, match="no text that was asked for"):
+        open_corpus(f"archive:{tmp_path}/a.tar#*.txt", tmp_path / "cache")
+    assert [path.suffix for path in (tmp_path / "cache").iterdir() if path.suffix == ".json"] == [".json"]
+
+
+def test_a_field_of_lines_of_json(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({"x/a.jsonl": LINES, "x/README": b"read me"}))
+    found = all_of(open_corpus(f"archive:{tmp_path}/a.tar#**/*.jsonl#text", tmp_path / "cache"))
+    assert found["x/a.jsonl:00000003"] == "line 1 é 山".encode() and len(found) == 500
+    for pattern, field in (("**/*.jsonl", "verse"), ("**/*.jsonl", "txet"), ("**", "text")):
+        with pytest.raises(DataError, match=rf"line 1 of x/\w+(\.jsonl)? has no text called '{field}'") as caught:
+            open_corpus(f"archive:{tmp_path}/a.tar#{pattern}#{field}", tmp_path / "cache")
+        assert "\n" not in str(caught.value)
+
+
+def test_it_is_unpacked_once(tmp_path: Path) -> None:
+    archive, cache = tmp_path / "a.tar", tmp_path / "cache"
+    archive.write_bytes(tar_of(TEXTS))
+    first = open_corpus(f"archive:{archive}", cache)
+    made = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    archive.rename(tmp_path / "b.tar")
+    again = open_corpus(f"archive:{tmp_path}/b.tar", cache)
+    assert all_of(again) == all_of(first) and again.manifest.file == "b.tar"
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == made
+    (flat,) = cache.glob("*.text")
+    with flat.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(DataError, match="not whole"):
+        open_corpus(f"archive:{tmp_path}/b.tar", cache)
+    for path in made:
+        path.unlink()
+        assert all_of(open_corpus(f"archive:{tmp_path}/b.tar", cache)) == all_of(first)
+        assert path.exists()
+
+
+def test_a_damaged_archive_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of(TEXTS))[:-100])
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        open_corpus(f"archive:{tmp_path}/a.tar.gz", tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+    for path in ("nowhere.tar", "."):
+        with pytest.raises(DataError, match=r"does not exist|cannot be read"):
+            open_corpus(f"archive:{tmp_path}/{path}", tmp_path / "cache")
+
+
+def test_it_is_trained_on(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of(TEXTS))
+    data = open_data(TrainSetting(data=DataSetting(corpus=f"archive:{tmp_path}/a.tar")), tmp_path / "cache")
+    total_bytes = sum(len(text) + 1 for text in TEXTS.values())
+    assert len(data.train) + len(data.held_out) == total_bytes and data.manifest.train_documents > 200
