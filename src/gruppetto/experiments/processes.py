@@ -30,6 +30,7 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         "run.sync_period": asked.sync_period,
         "run.num_fragments": asked.fragments,
         "codec.uplink": asked.uplink,
+        "codec.downlink": asked.downlink,
         "syncer.shared_memory": "false",  # as over a link, whatever the size of a fragment
     }
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
