@@ -13,7 +13,6 @@ from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Orde
 from gruppetto.experiments.images import find_fashion
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
-from gruppetto.numerics.outer import FEW_OUTER_STEPS, OUTER_PRESETS
 
 __all__ = ["CAPTIONS", "MOE", "QUALITY", "VISION"]
 
@@ -31,7 +30,6 @@ CLOSEST: dict[str, Any] = {
     "downlink": "delta-int4",
 }
 """All that ``levers`` has found to bring learners closer: the preset ``closest`` of a run, at half the bytes."""
-SHORT = OUTER_PRESETS["short"]
 Base = Callable[[Scale], Ride]
 Numbers = Callable[[Scale], Sequence[int]]
 
@@ -63,9 +61,6 @@ def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], *, whole:
             arms.append(Arm(name=name, ride=ride, beside=beside_it, line=f"M = {m}", x=rounds))
             if whole and m > 1:
                 name, closer = _closest(m, rounds), ride.but(**CLOSEST)
-                if rounds // closer.sync_period >= FEW_OUTER_STEPS:
-                    # Fewer steps choose these by themselves; the preset has them in a run of any length.
-                    closer = closer.but(outer=(SHORT.lr, SHORT.momentum))
                 arms.append(Arm(name=name, ride=closer, beside=beside_it, line=f"M = {m}, closest", x=rounds))
         m = learners[-1]
         storm = base.but(learners=m, rounds=rounds, kills_per_hour=STORM_PER_HOUR * m)
