@@ -206,8 +206,8 @@ def test_a_model_preset_may_be_changed_in_parts() -> None:
 
 def test_outer_values_change_the_preset_that_auto_picks() -> None:
     assert load_run(overrides={"run.rounds": 600}).resolved_outer()[0].lr == 0.7
-    assert load_run(overrides={"run.rounds": 24_000}).resolved_outer()[0].lr == 0.4
-    changed, _ = load_run(overrides={"run.rounds": 24_000, "outer.momentum": 0.8}).resolved_outer()
+    assert load_run(overrides={"run.rounds": 48_000}).resolved_outer()[0].lr == 0.4
+    changed, _ = load_run(overrides={"run.rounds": 48_000, "outer.momentum": 0.8}).resolved_outer()
     assert (changed.lr, changed.momentum) == (0.4, 0.8)
     assert load_run(overrides={"outer.optimizer": "sgd"}).resolved_outer()[0].momentum == 0.0
 

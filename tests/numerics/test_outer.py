@@ -73,10 +73,10 @@ def test_the_fused_step_gives_the_bits_of_the_readable_update(optimizer, seed, s
 
 def test_auto_goes_by_the_number_of_outer_steps() -> None:
     assert choose_outer("auto", 23_999, 24)[0] == OUTER_PRESETS["short"] == OuterSetting(lr=0.7, momentum=0.5)
-    assert choose_outer("auto", 24_000, 24)[0] == OUTER_PRESETS["paper"] == OuterSetting(lr=0.4, momentum=0.9)
+    assert choose_outer("auto", 48_000, 24)[0] == OUTER_PRESETS["paper"] == OuterSetting(lr=0.4, momentum=0.9)
     assert choose_outer("auto", None, 24)[0] == OUTER_PRESETS["paper"]
-    assert "999 outer steps a fragment, below 1000" in choose_outer("auto", 23_999, 24)[1]
-    assert "1000 outer steps a fragment, not below 1000" in choose_outer("auto", 24_000, 24)[1]
+    assert "1999 outer steps a fragment, below 2000" in choose_outer("auto", 47_999, 24)[1]
+    assert "2000 outer steps a fragment, not below 2000" in choose_outer("auto", 48_000, 24)[1]
     assert "without an end" in choose_outer("auto", None, 24)[1]
 
 

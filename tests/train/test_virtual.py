@@ -38,7 +38,7 @@ def test_it_learns_with_everybody_and_every_token_is_accounted_for(setting: Trai
     assert ledger.balances()
     assert all(ledger.merged_by[name] > 0 for name in ("learner-0", "learner-1", "learner-2"))
     assert result.participation > 0.8
-    assert "below 1000" in result.outer_reason
+    assert "below 2000" in result.outer_reason
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(setting: TrainSetting, data: Data) -> None:

@@ -13,7 +13,6 @@ from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Orde
 from gruppetto.experiments.images import find_fashion
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
-from gruppetto.numerics.outer import FEW_OUTER_STEPS, OUTER_PRESETS
 
 __all__ = ["CAPTIONS", "MOE", "QUALITY", "VISION"]
 
@@ -31,7 +30,6 @@ CLOSEST: dict[str, Any] = {
     "downlink": "delta-int4",
 }
 """All that ``levers`` has found to bring learners closer: the preset ``closest`` of a run, at half the bytes."""
-SHORT = OUTER_PRESETS["short"]
 Base = Callable[[Scale], Ride]
 Numbers = Callable[[Scale], Sequence[int]]
 
@@ -52,7 +50,7 @@ def _closest(m: int, rounds: int) -> str:
     return f"closest, M = {m}, T = {rounds}"
 
 
-def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], closest: bool) -> list[Arm]:
+def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], *, whole: bool) -> list[Arm]:
     arms = []
     for rounds in lengths:
         for m in learners:
@@ -61,11 +59,8 @@ def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], closest: 
             arms.append(Arm(name=_data_parallel(m, rounds), ride=rival))
             name, beside_it = _decoupled(m, rounds), _data_parallel(m, rounds)
             arms.append(Arm(name=name, ride=ride, beside=beside_it, line=f"M = {m}", x=rounds))
-            if closest and m > 1:
+            if whole and m > 1:
                 name, closer = _closest(m, rounds), ride.but(**CLOSEST)
-                if rounds // closer.sync_period >= FEW_OUTER_STEPS:
-                    # Fewer steps choose these by themselves; the preset has them in a run of any length.
-                    closer = closer.but(outer=(SHORT.lr, SHORT.momentum))
                 arms.append(Arm(name=name, ride=closer, beside=beside_it, line=f"M = {m}, closest", x=rounds))
         m = learners[-1]
         storm = base.but(learners=m, rounds=rounds, kills_per_hour=STORM_PER_HOUR * m)
@@ -74,14 +69,15 @@ def _arms(base: Ride, learners: Sequence[int], lengths: Sequence[int], closest: 
     return arms
 
 
-def _orderings(learners: Sequence[int], lengths: Sequence[int], closest: bool) -> list[Ordering]:
-    """The goals are for the longest run. How they come nearer with the length is asked where the whole of it is."""
+def _orderings(learners: Sequence[int], lengths: Sequence[int], *, whole: bool) -> list[Ordering]:
+    """The goals are for the longest run; how they come nearer with the length, and what is closest, is asked of the
+    ``whole``, which a quick look is not."""
     most, found = learners[-1], list[Ordering]()
-    for rounds in lengths if closest else lengths[-1:]:
+    for rounds in lengths if whole else lengths[-1:]:
         for m in learners[1:]:
             ships = _decoupled(m, rounds)
             found.append(Ordering(less=ships, more=_data_parallel(1, rounds), says=f"{ships}: below one learner alone"))
-            for name in (ships, _closest(m, rounds)) if closest else (ships,):
+            for name in (ships, _closest(m, rounds)) if whole else (ships,):
                 says = f"{name}: within {GOALS[m]:.0%} of data parallel (our goal for the longest run)"
                 found.append(Ordering(less=name, more=_data_parallel(m, rounds), within=GOALS[m], says=says))
         says = f"{STORM_PER_HOUR * most:g} kills an hour cost M = {most}, T = {rounds} at most 1 % more (our goal)"
@@ -102,20 +98,19 @@ def _quality(
     lengths: Numbers,
     *more: Column,
     cost: str,
-    closest: bool = False,
 ) -> Experiment:
     return Experiment(
         name=name,
         question=question,
         paper=paper,
-        arms=lambda scale: _arms(base(scale), learners(scale), lengths(scale), closest and not scale.quick),
+        arms=lambda scale: _arms(base(scale), learners(scale), lengths(scale), whole=not scale.quick),
         columns=(
             Column(title="beside data parallel", value=beside("loss"), form="+.2%"),
             LOSS,
             *more,
             Column(title="million tokens", value=_tokens, form=".2f"),
         ),
-        orderings=lambda scale: _orderings(learners(scale), lengths(scale), closest and not scale.quick),
+        orderings=lambda scale: _orderings(learners(scale), lengths(scale), whole=not scale.quick),
         x_label="rounds",
         log_x=True,
         cost=cost,
@@ -151,7 +146,6 @@ QUALITY = _quality(
     lambda scale: scale.pick((1, 4, 8), (1, 2, 4, 8)),
     lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
     cost="about twelve hours on two cores",
-    closest=True,
 )
 MOE = _quality(
     "quality-moe",
@@ -159,9 +153,9 @@ MOE = _quality(
     "equal (68.4 and 54.9 against 68.4 and 55.1).",
     _text("moe", "moe"),
     lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
-    lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
     Column(title="balance of experts (1: all alike)", value=figure("balance"), form=".2f"),
-    cost="about two hours on two cores",
+    cost="about six hours on two cores",
 )
 VISION = _quality(
     "quality-vision",
@@ -169,9 +163,9 @@ VISION = _quality(
     "equal on vision too.",
     _vision,
     lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
-    lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
     Column(title="accuracy", value=figure("accuracy"), form=".1%"),
-    cost="about two hours on two cores",
+    cost="about six hours on two cores",
 )
 CAPTIONS = _quality(
     "quality-caption",
@@ -179,7 +173,7 @@ CAPTIONS = _quality(
     "equal on vision and language (its models are trained on both).",
     _captions,
     lambda scale: scale.pick((1, 4), (1, 2, 4, 8)),
-    lambda scale: scale.pick((120, 360), (500, 1500, 4000)),
+    lambda scale: scale.pick((120, 360), (500, 1500, 4000, 10_000)),
     Column(title="captions right", value=figure("captions right"), form=".1%"),
-    cost="about two hours on two cores",
+    cost="about six hours on two cores",
 )
