@@ -23,17 +23,6 @@ SIZES = ("architecture", "dim", "layers", "heads", "ffn_dim", "context")
 def ride_in_processes(asked: Ride, cache: Path) -> Result:
     """Run ``gruppetto train`` and read its report. Raises :class:`RunFailed`."""
     model, settings = MODELS[asked.model], settings_of(asked)
-    model = MODELS[asked.model]
-    settings: dict[str, object] = {f"model.{size}": getattr(model, size) for size in SIZES}
-    settings |= {
-        "train.batch_size": asked.batch,
-        "train.eval_every_rounds": asked.rounds,
-        "run.sync_period": asked.sync_period,
-        "run.num_fragments": asked.fragments,
-        "codec.uplink": asked.uplink,
-        "codec.downlink": asked.downlink,
-        "syncer.shared_memory": "false",  # as over a link, whatever the size of a fragment
-    }
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         command = [sys.executable, "-m", "gruppetto", "train", "--json", "--follow-parent", "--cache", str(cache)]
         command += ["--out", f"{place}/run", "--learners", str(asked.learners)]
@@ -64,6 +53,7 @@ def settings_of(asked: Ride) -> dict[str, object]:
         "run.sync_period": asked.sync_period,
         "run.num_fragments": asked.fragments,
         "codec.uplink": asked.uplink,
+        "codec.downlink": asked.downlink,
         "syncer.shared_memory": "false",  # as over a link, whatever the size of a fragment
     }
     if asked.data != Ride().data:
