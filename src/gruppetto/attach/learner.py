@@ -46,7 +46,7 @@ from gruppetto.attach.setting import (
 )
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.taking import Taking, needs_of
-from gruppetto.attach.together import AUTO, come_together
+from gruppetto.attach.together import come_together
 from gruppetto.attach.watching import Glance, Watch, say_if_untrained
 from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
@@ -130,7 +130,8 @@ class Learner(Comings):
     learner's own papers, see ``gruppetto certs``. Plain text to another machine takes ``allow_plaintext``.
 
     A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
-    these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
+    these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all;
+    what else it decides by has to be the same on all ranks, else all of them refuse.
     ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it;
     ``donate=HOST:PORT`` is each rank's own.
     ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
@@ -243,6 +244,7 @@ class Learner(Comings):
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s
         self._quiet = quiet
+        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         members = ranks_of(model, process_group)
         if members is not None and by_mail:
             refuse_ranks_by_mail()
@@ -257,9 +259,28 @@ class Learner(Comings):
             kept = self._checkpoints
             saves = "" if kept is None else f"every {kept.every_steps} steps in {kept.directory}"
             saves += " and parts" if on_checkpoint is not None else ""
-            told = "" if donates is None else AUTO if donate == AUTO else str(donate)
             self.name, session, gives = come_together(
-                self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves, donates=told
+                self._ranks,
+                flat,
+                name=name,
+                fallback=self.name,
+                session=session,
+                saves=saves,
+                donates="" if donate is None else donate,
+                gives=donates is not None,
+                # What rank 0 decides by for all, or what changes the weights of each.
+                alike={
+                    "trainable_only": trainable_only,
+                    "optimizer": None if optimizer is None else type(optimizer).__name__,
+                    "hook": hook,
+                    "recover": recover,
+                    "rewarm_steps": self._rewarm_steps,
+                    "on_disconnect": on_disconnect,
+                    "connect_timeout_s": None if connect_timeout_s is None else float(connect_timeout_s),
+                    "max_run_ahead": None if max_run_ahead is None else int(max_run_ahead),
+                    "run_ahead_timeout_s": float(run_ahead_timeout_s),
+                    "leave_within_s": float(leave_within_s),
+                },
             )
             donates = donates if gives else None
             self._whereabouts = Whereabouts(
@@ -278,7 +299,6 @@ class Learner(Comings):
             recovers=recover and optimizer is not None,
         )
         self._inner: torch.optim.Optimizer | None = optimizer
-        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         self._hooks: StepHooks | None = None
         self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
         self._entered = self._closed = self._parted = False
