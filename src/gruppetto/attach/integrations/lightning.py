@@ -28,8 +28,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
     """Makes a fit one learner of a run. Takes the settings of :class:`gruppetto.Learner` by name.
 
     It enters the run when training begins and stops the trainer when the run has finished or the learner has left it,
-    also before ``min_steps`` and ``min_epochs``; a fit that ends earlier gives its work first. Once the run has finished
-    the module holds the run's weights.
+    also before ``min_steps`` and ``min_epochs``; a fit that ends earlier gives its work first. Once the run has
+    finished the module holds the run's weights.
 
     ``tokens``: a function that says how many a batch has, where
     :func:`~gruppetto.attach.integrations.usage.tokens_in` guesses wrong. ``data``: a :class:`gruppetto.data.Slots` that
