@@ -113,7 +113,7 @@ def by_children(take: Take, cache: Path, workers: int) -> Generator[tuple[Ride, 
 
 
 def _serve(child: subprocess.Popen[bytes], take: Take, over: queue.SimpleQueue[Came]) -> None:
-    """Hand rides to one child until there are no more."""
+    """Hand rides to one child until there are no more, or it has died."""
     assert child.stdin is not None and child.stdout is not None
     try:
         while (ride := take()) is not None:
@@ -122,7 +122,8 @@ def _serve(child: subprocess.Popen[bytes], take: Take, over: queue.SimpleQueue[C
                 child.stdin.flush()
                 done = msgspec.json.decode(child.stdout.readline(), type=Done)
             except (OSError, msgspec.MsgspecError):
-                done = Done(failed=f"its process ended with code {child.wait()}")
+                over.put((ride, Done(failed=f"its process ended with code {child.wait()}")))
+                break
             over.put((ride, done))
         over.put(None)
     except Exception as wrong:  # of taking: it is for whoever asked

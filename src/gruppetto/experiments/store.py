@@ -50,8 +50,12 @@ class Store:
 
     def look(self) -> None:
         """See what others have added by now; what was seen once stays."""
-        raw = self.path.read_bytes() if self.path.exists() else b""
-        if len(raw) == self._read_bytes:
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == self._read_bytes:
+                    return
+                raw = file.read()
+        except FileNotFoundError:
             return
         self._read_bytes, self.left_out = len(raw), 0
         for line in _lines(raw):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,7 +81,7 @@ def write(findings: Findings, place: Path) -> list[Path]:
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
     """A name beside ``path``, for what takes its place at the end of the block."""
-    new = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    new = path.with_name(f".{path.stem}-{socket.gethostname()}-{os.getpid()}{path.suffix}")
     try:
         yield new
         new.replace(path)
