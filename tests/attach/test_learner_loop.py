@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import gruppetto
-from gruppetto.attach.learner import LOOK_STEPS
+from gruppetto.attach.boundaries import LOOK_STEPS
 from gruppetto.errors import (
     AddressError,
     ConnectionLost,

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import gruppetto
+from gruppetto.attach.boundaries import LOOK_STEPS
 from gruppetto.attach.inner_state import gather, put_optimizer
-from gruppetto.attach.learner import LOOK_STEPS
 from gruppetto.attach.optimizers import Several, as_one
 from gruppetto.errors import AddressError, ProtocolError, SettingError, StateError
 from gruppetto.runtime import wire

@@ -315,11 +315,13 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
     [
         (["a:1", "a:1"], "rank 0 gives its state at a:1, rank 1 there too"),
         (["a:1", ""], "rank 0 gives its state at a:1, rank 1 nowhere"),
+        ([AUTO, ""], "donate is 'auto' on rank 0, None on rank 1"),
+        (["", "", AUTO], "donate is None on rank 0, 'auto' on rank 2"),
         ([AUTO, "a:1"], "rank 1 gives its state at a:1, rank 0 where it finds room"),
     ],
 )
 def test_each_rank_gives_at_an_address_of_its_own(places: list[str], why: str) -> None:
     with pytest.raises(SettingError, match=why):
         _check_places(places)
-    for fine in (["a:1", "a:2"], ["a:0", "a:0"], [AUTO, AUTO], ["", ""], [AUTO, ""]):
+    for fine in (["a:1", "a:2"], ["a:0", "a:0"], [AUTO, AUTO], ["", ""]):
         _check_places(fine)

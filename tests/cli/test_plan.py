@@ -57,6 +57,8 @@ def test_a_plan_for_scripts_and_a_run_file_that_train_and_syncer_accept(
     )
     assert not [word for word in ("assumed", "measured while", "the run ends") if word in " ".join(found["notes"])]
     assert found["run_toml"] == file.read_text()
+    assert [command.split()[1] for command in found["start"]] == ["certs", "syncer", "learner"]
+    assert all(str(file) in command for command in found["start"][1:])
     assert set(chosen) <= set(found["reasons"])
     assert 0 < found["expected"]["one_elastic_job"] < found["expected"]["goodput"] < 1
     assert main([*QUICK, "--out", str(file)]) == 2  # it is there already
@@ -76,6 +78,13 @@ def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "[run]",
     ):
         assert part in said
+    commands = [line.split() for line in said[said.index("start with") :].splitlines()[2:]]
+    assert [words[1] for words in commands] == ["certs", "syncer", "learner"]
+    for words in commands:  # each is one that there is, with flags that it has
+        with pytest.raises(SystemExit):
+            main([words[1], "--help"])
+        told = capsys.readouterr().out
+        assert [word for word in words if word.startswith("--") and word not in told] == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +114,8 @@ def test_one_job_is_better_where_it_is_and_needs_no_links(capsys: pytest.Capture
     assert main(["plan", "--chips", "8"]) == 0
     said = capsys.readouterr().out
     assert "note: plain data parallel is better: one elastic job keeps" in said and "M = 2 keeps" in said
-    assert not [word for word in ("min_quorum", "needs  ", "syncer  ", "Gbit/s in the mean", "[run]") if word in said]
+    ours = ("min_quorum", "needs  ", "syncer  ", "Gbit/s in the mean", "[run]", "start with")
+    assert not [word for word in ours if word in said]
     assert main(["plan", "--chips", "8", "--learners", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["plain_data_parallel"]["better"] and found["plain_data_parallel"]["value"] > found["value"]

@@ -268,6 +268,25 @@ def test_an_interval_that_says_nothing_is_not_printed_as_if_it_did() -> None:
     assert "use more --seeds, 4 or more" in table(0.908)
 
 
+@pytest.mark.parametrize("stride", [1, 6])
+def test_bytes_are_those_of_the_model_once_in_every_h_rounds(stride: int, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["simulate", "--chips", "64", "--learners", "4", "--mtbi-years", "never", "--hours", "1", "--step-s", "8"]
+    asked += ["--parameters", "1M", "--sync-period", "12", "--stride", str(stride)]
+    assert main([*asked, "--json"]) == 0
+    rows = {row["system"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rows["elastic"]["bytes"] is None
+    rounds = 450  # all four learners are in each, with bf16 up and fp32 down
+    assert rows["decoupled"]["bytes"]["up"] == pytest.approx(rounds / 12 * 4 * 2e6, rel=0.02)
+    assert rows["decoupled"]["bytes"]["down"] == pytest.approx(rounds / 12 * 4 * 4e6, rel=0.02)
+    assert main(asked) == 0
+    head, *_, last, told = capsys.readouterr().out.splitlines()
+    assert (
+        head.split()[-2:] == ["up", "down"]
+        and last.split()[-1].endswith("B")
+        and "1M parameters (--parameters)" in told
+    )
+
+
 def test_what_goes_on_in_a_row_is_told_and_changes_nothing() -> None:
     scenario, heard = Scenario(chips=300_000, learners=2, hours=0.5, stride=30), []
     assert run("decoupled", scenario, 1, passed=heard.append) == run("decoupled", scenario, 1)

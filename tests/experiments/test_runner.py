@@ -45,7 +45,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_children_make_the_same_and_one_that_dies_is_told(tmp_path: Path, short: Ride, cache: Path) -> None:
     asked = short.but(rounds=2)
     nobody = short.but(model="nobody")  # its process ends at once
-    made = dict(by_children([asked, nobody], cache, 1))
+    made = dict(by_children(iter([asked, nobody]).__next__, cache, 1))  # a third one is not asked for
     here = Store(tmp_path / "here.jsonl")
     make_rides([asked], here, cache=cache)
     assert made[asked].result == here[asked]

@@ -6,9 +6,7 @@
 
 Tensors are written by ``torch.distributed.checkpoint`` in Hugging Face's safetensors form; its ordinary file form
 pickles its index, and nothing here is ever unpickled. What is no tensor stands in ``learner.json`` beside them, with
-the size and digest of every file. The copy to host memory and the writing are ours and not ``async_save``'s: a
-checkpoint is written under a temporary name, forced to the disk and then renamed, so that a directory with a name is
-complete, and at most one is being written. The ranks of a learner write one together (:mod:`gruppetto.attach.shards`).
+the size and digest of every file. How they are written is in :mod:`gruppetto.attach.writing`.
 """
 
 from __future__ import annotations
@@ -17,41 +15,32 @@ import json
 import logging
 import re
 import shutil
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
 from gruppetto.attach.checkpoint import from_state_dict
 from gruppetto.attach.inner_state import InnerState, check_buffers, gather, put_buffers, put_optimizer
 from gruppetto.attach.on_disk import (
-    FACTS_FILE,
     FORMAT,
-    TEMPORARY,
     Facts,
     age_of,
     check_files,
-    digest_of_facts,
     facts_of,
-    file_digest,
     is_checkpoint,
     names_in,
     read_tensors,
-    write_alone,
 )
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.sharding import plain_name
-from gruppetto.attach.shards import blocks_of, gather_files, write_blocks
+from gruppetto.attach.writing import Taken, Writer
 from gruppetto.errors import SettingError, StateError
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
-from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.plausible import is_name
 
 if TYPE_CHECKING:
@@ -70,19 +59,6 @@ OwnState = tuple[LearnerState, str, dict[str, Tensor]]
 _BY_ROUND = re.compile(r"round-(\d{10})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What this rank is to write, as it was at one moment. Where there are ranks, blocks, with their ``offsets``."""
-
-    tensors: dict[str, Tensor]
-    facts: Facts
-    offsets: dict[str, tuple[int, ...]]
-    rank: int
-    size: int
-    session: str
-    """Of this life of the learner: files of an earlier one are no part of it."""
-
-
 class Checkpoints:
     """The checkpoints of one learner in ``directory``; the newest ``keep`` are kept.
 
@@ -95,8 +71,7 @@ class Checkpoints:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name} is {value!r}", where=f"Checkpoints.{name}", fix="use 1 or more")
         self.directory, self.every_steps, self.keep = Path(directory), every_steps, keep
-        self._writer: threading.Thread | None = None
-        self._host: dict[str, Tensor] = {}
+        self._writer = Writer()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as wrong:
@@ -126,13 +101,12 @@ class Checkpoints:
         """
         if name is not None and (not is_name(name) or _BY_ROUND.fullmatch(name)):
             raise SettingError(f"name is {name!r}", where="Checkpoints.save", fix="use letters, digits or . _ -")
-        busy = self._writer is not None and self._writer.is_alive()
-        wanted = "" if busy else name or self._next_name(learner)
+        wanted = "" if self._writer.busy else name or self._next_name(learner)
         wanted = learner.agree(wanted)  # as rank 0 says
         if not wanted:
             return False
         self.wait()
-        self._begin(self.directory / wanted, self._taken(model, optimizer, learner, extra), prunes=True)
+        self._writer.begin(self.directory / wanted, self._taken(model, optimizer, learner, extra), then=self._prune)
         return True
 
     def save_at(
@@ -148,7 +122,7 @@ class Checkpoints:
         """Save what is now at a place that all ranks have been told; where it is, once all of it is durable, or at the
         other ranks their own part. ``beside``: tensors whose names begin with "extra.". Waits for the one before."""
         self.wait()
-        return self._begin(place, self._taken(model, optimizer, learner, extra, beside), prunes=False)
+        return self._writer.begin(place, self._taken(model, optimizer, learner, extra, beside))
 
     def _taken(
         self,
@@ -171,79 +145,16 @@ class Checkpoints:
             files={},
             extra=json.loads(json.dumps(dict(extra or {}))),
         )
-        return self._copied(tensors, facts, learner)
-
-    def _copied(self, tensors: dict[str, Tensor], facts: Facts, learner: Learner) -> Taken:
-        """What this rank is to write of these."""
-        ranks, offsets = learner.ranks, dict[str, tuple[int, ...]]()
-        if ranks is not None:
-            blocks = blocks_of(tensors, leads=ranks.leads)
-            tensors = {key: block for key, (block, _) in blocks.items()}
-            offsets = {key: place for key, (_, place) in blocks.items()}
-        self._copy(tensors)
-        rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
-        return Taken(
-            tensors=dict(self._host), facts=facts, offsets=offsets, rank=rank, size=size, session=learner.session
-        )
-
-    def _begin(self, place: Path, taken: Taken, *, prunes: bool) -> Future[str]:
-        written: Future[str] = Future()
-        self._writer = threading.Thread(
-            target=self._write, args=(place, taken, written, prunes), name="gruppetto-checkpoint", daemon=True
-        )
-        self._writer.start()
-        return written
+        return self._writer.copied(tensors, facts, learner)
 
     def wait(self) -> None:
         """Until what was saved is on the disk."""
-        if self._writer is not None:
-            self._writer.join()
-
-    @torch.no_grad()
-    def _copy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Into host memory that is used again: first touch of fresh memory costs several times as much."""
-        for key, tensor in tensors.items():
-            room = self._host.get(key)
-            if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
-                self._host[key] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        for key in self._host.keys() - tensors.keys():
-            del self._host[key]
-        for key, tensor in tensors.items():
-            self._host[key].copy_(tensor.detach())
+        self._writer.wait()
 
     def _next_name(self, learner: Learner) -> str:
         """In order over all lives: rounds go on where a process counts its steps from zero again."""
         taken = [int(found[1]) for found in map(_BY_ROUND.fullmatch, names_in(self.directory)) if found]
         return f"round-{max([*(n + 1 for n in taken), learner.round]):010d}"
-
-    def _write(self, place: Path, taken: Taken, written: Future[str], prunes: bool) -> None:
-        working = place.with_name(place.name + TEMPORARY)
-        try:
-            if taken.size == 1:
-                files = write_alone(working, taken.tensors)
-            else:
-                blocks = {key: (tensor, taken.offsets[key]) for key, tensor in taken.tensors.items()}
-                write_blocks(working, blocks, rank=taken.rank, session=taken.session, digest=file_digest)
-                if taken.rank > 0:
-                    written.set_result(str(place))
-                    return
-                files = gather_files(working, size=taken.size, session=taken.session)
-            facts = msgspec.structs.replace(taken.facts, files=files)
-            facts = msgspec.structs.replace(facts, digest=digest_of_facts(facts))
-            write_durably(working / FACTS_FILE, [msgspec.json.encode(facts)])
-            force_directory(working)
-            if place.exists():
-                shutil.rmtree(place)
-            working.rename(place)
-            force_directory(place.parent)
-            if prunes:
-                self._prune()
-            written.set_result(str(place))
-        except Exception as wrong:
-            log.warning("the checkpoint %s could not be written (%s); training goes on", place, wrong)
-            if taken.rank == 0:
-                shutil.rmtree(working, ignore_errors=True)
-            written.set_exception(wrong)
 
     def _prune(self) -> None:
         rounds = sorted(name for name in names_in(self.directory) if _BY_ROUND.fullmatch(name))
@@ -255,7 +166,7 @@ class Checkpoints:
         optimizer are. All ranks call it; it is durable when it returns. Raises :class:`StateError`."""
         own = learner.state_dict()
         tensors = {f"{OWN}{key}": value for key, value in own.items() if isinstance(value, Tensor)}
-        written = self._begin(place, self._copied(tensors, Facts.of_learner(own, tensors), learner), prunes=False)
+        written = self._writer.begin(place, self._writer.copied(tensors, Facts.of_learner(own, tensors), learner))
         wrong = written.exception()
         told = learner.agree(f"could not be written ({wrong})" if wrong is not None else "")  # rank 0 writes last
         if told or wrong is not None:

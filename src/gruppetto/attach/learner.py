@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, TypeVar
+from typing import Any, Literal, Self, SupportsIndex
 
 import torch
 from torch import nn
 
 from gruppetto import __version__
+from gruppetto.attach.boundaries import Boundaries
 from gruppetto.attach.checkpoints import Checkpoints
-from gruppetto.attach.comings import Comings
 from gruppetto.attach.conduct import Alone, Conduct
 from gruppetto.attach.counting import StepCounts, whole_number
 from gruppetto.attach.deserting import Whereabouts
@@ -46,13 +44,12 @@ from gruppetto.attach.setting import (
 )
 from gruppetto.attach.sharding import FlatModel
 from gruppetto.attach.taking import Taking, needs_of
-from gruppetto.attach.together import AUTO, come_together
+from gruppetto.attach.together import come_together
 from gruppetto.attach.watching import Glance, Watch, say_if_untrained
-from gruppetto.errors import ConnectionLost, LayoutError, RunFailed, SettingError, StateError
+from gruppetto.errors import RunFailed, SettingError, StateError
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
-from gruppetto.protocol.events import StepDone, StepStarted
 from gruppetto.protocol.learner import LearnerCore
 from gruppetto.protocol.messages import Donor, in_a_line
 from gruppetto.protocol.units import LearnerId
@@ -62,23 +59,16 @@ from gruppetto.runtime.client import LearnerClient
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.joining import Visit
 from gruppetto.runtime.mailbox.address import MailboxAddress
-from gruppetto.runtime.orders import DropCut, GiveCut
 from gruppetto.runtime.rank_client import RankClient
 from gruppetto.runtime.security.fresh import PeerTls
 
 __all__ = ["Learner"]
 
-log = logging.getLogger("gruppetto.learner")
-
-Item = TypeVar("Item")
-
 SAVE_EVERY_STEPS = 500
 """Between two checkpoints, where ``checkpoints`` is a directory."""
-LOOK_STEPS = 64
-"""Steps between two looks at whether the model still has the parameters it was attached with."""
 
 
-class Learner(Comings):
+class Learner(Boundaries):
     """A context manager that makes a PyTorch training loop one learner of a decoupled run.
 
     ::
@@ -130,7 +120,8 @@ class Learner(Comings):
     learner's own papers, see ``gruppetto certs``. Plain text to another machine takes ``allow_plaintext``.
 
     A model that is spread over ranks (DDP, FSDP2, hybrid or tensor parallel) is one learner: every rank makes one of
-    these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all.
+    these, with the same name or none, enters it, steps and leaves it. Tokens and cursor are what rank 0 says, for all;
+    what else it decides by has to be the same on all ranks, else all of them refuse.
     ``checkpoints`` and ``on_checkpoint`` are given to all ranks, which write together where all of them see it;
     ``donate=HOST:PORT`` is each rank's own.
     ``process_group``: the learner's ranks, where they are not all of ``torch.distributed``. Raises :class:`RunFailed`
@@ -243,6 +234,7 @@ class Learner(Comings):
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s
         self._quiet = quiet
+        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         members = ranks_of(model, process_group)
         if members is not None and by_mail:
             refuse_ranks_by_mail()
@@ -257,9 +249,28 @@ class Learner(Comings):
             kept = self._checkpoints
             saves = "" if kept is None else f"every {kept.every_steps} steps in {kept.directory}"
             saves += " and parts" if on_checkpoint is not None else ""
-            told = "" if donates is None else AUTO if donate == AUTO else str(donate)
             self.name, session, gives = come_together(
-                self._ranks, flat, name=name, fallback=self.name, session=session, saves=saves, donates=told
+                self._ranks,
+                flat,
+                name=name,
+                fallback=self.name,
+                session=session,
+                saves=saves,
+                donates="" if donate is None else donate,
+                gives=donates is not None,
+                # What rank 0 decides by for all, or what changes the weights of each.
+                alike={
+                    "trainable_only": trainable_only,
+                    "optimizer": None if optimizer is None else type(optimizer).__name__,
+                    "hook": hook,
+                    "recover": recover,
+                    "rewarm_steps": self._rewarm_steps,
+                    "on_disconnect": on_disconnect,
+                    "connect_timeout_s": None if connect_timeout_s is None else float(connect_timeout_s),
+                    "max_run_ahead": None if max_run_ahead is None else int(max_run_ahead),
+                    "run_ahead_timeout_s": float(run_ahead_timeout_s),
+                    "leave_within_s": float(leave_within_s),
+                },
             )
             donates = donates if gives else None
             self._whereabouts = Whereabouts(
@@ -278,7 +289,6 @@ class Learner(Comings):
             recovers=recover and optimizer is not None,
         )
         self._inner: torch.optim.Optimizer | None = optimizer
-        self._rewarm_steps = whole_number(rewarm_steps, "Learner.rewarm_steps")
         self._hooks: StepHooks | None = None
         self._counts = StepCounts(core, tokens_per_step=tokens_per_step, cursor=cursor)
         self._entered = self._closed = self._parted = False
@@ -423,149 +433,3 @@ class Learner(Comings):
                 self._finish()
         finally:
             self._leave(LAST_WORDS_S)
-
-    # ── one step ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def step(self, tokens: SupportsIndex | None = None) -> None:
-        """A step is done: count it, apply what has arrived, take snapshots, report. Called by the optimizer's hook.
-
-        With ``hook=False`` call it yourself after each optimizer step, with the tokens of the step if they vary.
-        Raises :class:`SettingError` for counts that are none, and :class:`LayoutError` (every 64 steps it looks) if a
-        parameter has been replaced by another object, whose values the run would never see. Once it has left, a step is
-        nobody's.
-        """
-        if self.left:
-            return
-        if self._hooks is None:
-            raise StateError("a step outside of the with block", where="Learner.step", fix="use `with Learner(...)`")
-        if self._rewarm is not None:
-            self._rewarm.after_step()
-        used = self._counts.take_tokens(tokens)
-        if self._whereabouts is not None:
-            self._whereabouts.waits()
-        self._boundary(used)
-        if self._whereabouts is not None and not self.left:
-            self._whereabouts.between()
-
-    def _boundary(self, used: int) -> None:
-        """Of a step that used so many tokens."""
-        if self._follow is not None:
-            with self._client.news:
-                self._counts.take_cursor()  # rank 0 says it for all
-            self._step_behind(self._follow)
-            if not self.left:
-                self._give_and_save()
-            return
-        if self._core.steps % LOOK_STEPS == 0:
-            self._glance.look(self._holdings.model.check_unchanged, self._watch.look)
-        met = self._conduct.meet()
-        report = replace(met, stays=met.stays and not self._notice.look())
-        with self._client.news:  # no new life may begin between the cursor and the core
-            if self._ranks is not None and report.stays and report.loops:
-                self._have_portions_given()
-            done = StepDone(tokens=used, cursor=self._counts.take_cursor())
-            held = self._conduct.release(
-                done, again=lambda: not (report.stays and report.loops) or self._run_ahead.is_too_far
-            )
-        if self._has_ended(report):
-            return
-        if self._ranks is None:
-            self._give_and_save()  # before it waits: who has asked waits too
-        self._complain()
-        if held and self._has_ended(self._run_ahead.wait()):
-            return
-        if self._ranks is not None:
-            self._give_and_save()  # when all of them are through the boundary
-        with self._client.news:
-            self._hands.feed(StepStarted())
-        self._fresh, self._evaluated = True, False
-
-    def _have_portions_given(self) -> None:
-        """If somebody has asked for this learner's state: all of its ranks copy theirs at the end of this boundary. The
-        lock is held."""
-        donations = self._hands.client.donations
-        if self._giving is not None and donations is not None and donations.wants_cut():
-            self._due = secrets.token_hex(8)
-            self._conduct.order(GiveCut(name=self._due))
-
-    def _drop_portions(self, name: str) -> None:
-        """Whoever has asked has it, or has gone. From any thread."""
-        with self._client.news:
-            self._conduct.order(DropCut(name=name))
-
-    def _portion_due(self) -> str:
-        if self._follow is not None:
-            self._due, self._follow.cut = self._follow.cut, ""
-        due, self._due = self._due, ""
-        return due
-
-    def _step_behind(self, follow: Follow) -> None:
-        """The same on a rank that follows: what rank 0 says of this boundary."""
-        wrong: LayoutError | None = None
-        if self._core.steps % LOOK_STEPS == 0:
-            try:
-                self._glance.look(self._holdings.model.check_unchanged)
-            except LayoutError as found:
-                wrong = found
-        try:
-            self._heard(follow.through(failed=wrong is not None))
-        except RunFailed:
-            if wrong is not None:
-                raise wrong from None
-            raise
-
-    def until_finished(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, until the run has reached its last round or this learner has left: on notice, or closed."""
-        iterator = iter(items)
-        while not (self.finished or self._left_on_notice()):
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            if self.left:  # closed by another thread while the item was made
-                return
-            yield item
-
-    def begins_pass(self, *, training: bool) -> None:
-        """A forward pass begins, or an evaluation. Its forward hook tells of the model that was attached; where that is
-        not called itself (Lightning calls ``training_step``), say it."""
-        if self._hooks is not None:
-            self._on_forward(training)
-
-    def _on_forward(self, training: bool) -> None:
-        """The step is stamped at the boundary before it; again here, if that stamp has become stale meanwhile."""
-        if training and self._whereabouts is not None:
-            self._whereabouts.trains()
-        if self.left or self._follow is not None:
-            return
-        if not training:
-            self._evaluated = True
-        elif self._fresh:
-            self._fresh = False
-            overtaken = any(each.core.newest_round >= each.core.clock for each in self._hands.everybody)
-            if self._evaluated or overtaken:
-                with self._client.news:
-                    self._hands.feed(StepStarted(anew=self._evaluated))
-
-    def _before_step(self) -> None:
-        if self._follow is None:
-            self._hands.before_write()
-        else:
-            self._holdings.before_write()
-        if self._giving is not None:
-            self._giving.before_write()
-        if self._rewarm is not None:
-            self._rewarm.before_step()
-
-    def _complain(self) -> None:
-        """A later refusal is said once; with ``on_disconnect="raise"`` it, or a lost link, ends the loop."""
-        failure = self._hands.failure
-        if self._strict and not self.finished:
-            if failure is not None:
-                raise failure
-            lost = next((each.client for each in self._hands.everybody if not each.core.linked), None)
-            if lost is not None:
-                raise ConnectionLost(f"{lost.trouble or lost.waiting_for}; start this learner again later")
-        if failure is not None and not self._said_failure:
-            self._said_failure = True
-            log.warning("%s; training goes on alone", failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +14,10 @@ from gruppetto.errors import LayoutError, SettingError
 from gruppetto.numerics.runs import Runs
 from gruppetto.numerics.shares import supplied
 
-__all__ = ["AUTO", "come_together"]
+__all__ = ["AUTO", "Setting", "come_together"]
+
+Setting = bool | int | float | str | None
+"""As a rank tells it to the others."""
 
 AUTO = "auto"
 ANY_PORT = ":0"
@@ -32,8 +36,12 @@ class _Greeting:
     layout_hash: str
     saves: str
     """What it saves, when, and where: on all ranks, or on none."""
+    alike: dict[str, Setting]
+    """Arguments that are to be the same on all ranks."""
     donates: str
-    """Where it was told to give its state; "" if nowhere, or if "auto" comes to nowhere."""
+    """Where it was told to give its state; "" if nowhere."""
+    gives: bool
+    """False also where "auto" comes to nowhere."""
     held: list[tuple[tuple[int, int], ...]]
     """By tensor of the layout."""
 
@@ -45,8 +53,10 @@ def come_together(
     name: str | None,
     fallback: str,
     session: str,
+    alike: Mapping[str, Setting],
     saves: str = "",
     donates: str = "",
+    gives: bool = False,
 ) -> tuple[str, str, bool]:
     """(name, session) of the learner: those of rank 0; and whether all ranks give. ``flat`` is told what this rank
     supplies.
@@ -61,7 +71,9 @@ def come_together(
         session=session,
         layout_hash=flat.layout.layout_hash,
         saves=saves,
+        alike=dict(alike),
         donates=donates,
+        gives=gives,
         held=[held[tensor.name].bounds for tensor in flat.layout.tensors],
     )
     greetings = [msgspec.msgpack.decode(data, type=_Greeting) for data in ranks.everybody(msgspec.msgpack.encode(own))]
@@ -73,6 +85,7 @@ def come_together(
                 where="Learner",
                 fix="run one version on all ranks",
             )
+        _check_alike(first.alike, rank, other.alike)
         if other.layout_hash != first.layout_hash:
             raise LayoutError(
                 f"ranks 0 and {rank} hold models of different layouts",
@@ -98,14 +111,29 @@ def come_together(
         for greeting in greetings
     ]
     flat.spread(supplied(flat.layout, by_rank)[ranks.rank])
-    return first.name or first.fallback, first.session, all(greeting.donates for greeting in greetings)
+    return first.name or first.fallback, first.session, all(greeting.gives for greeting in greetings)
+
+
+def _check_alike(first: Mapping[str, Setting], rank: int, other: Mapping[str, Setting]) -> None:
+    for key, value in first.items():
+        if other[key] != value:
+            raise SettingError(
+                f"{key} is {value!r:.80} on rank 0, {other[key]!r:.80} on rank {rank}",
+                where=f"Learner.{key}",
+                fix="give one value to all ranks of a learner",
+            )
 
 
 def _check_places(places: list[str]) -> None:
     """Each rank gives its own portion: at an address of its own, or none does. Raises :class:`SettingError`."""
     named = {place: rank for rank, place in reversed(list(enumerate(places))) if place not in ("", AUTO)}
+    if not named:
+        told: list[dict[str, Setting]] = [{"donate": place or None} for place in places]
+        for rank, own in enumerate(told):
+            _check_alike(told[0], rank, own)
+        return
     for rank, place in enumerate(places):
-        if not named or named.get(place) == rank or place.endswith(ANY_PORT):
+        if named.get(place) == rank or place.endswith(ANY_PORT):
             continue
         other, its = min((at, where) for where, at in named.items())
         raise SettingError(

@@ -31,7 +31,8 @@ MAX_SEEDS, MAX_WORKERS = 1000, 256
 class Flags:
     """Ask again what the paper claims, at a small scale: NAME is an experiment of --list, or all.
 
-    Every run is kept as soon as it is over; a second start goes on. Writes a table, a figure and JSON to --out.
+    Every run is kept as soon as it is over; a second start goes on, and several at once, on one machine or on several
+    that share --out, share the work. Writes a table, a figure and JSON to --out.
     """
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[NAME]")] = ()
@@ -119,7 +120,8 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
         say(f"{store.path}: lines that are not whole, or of another version: {store.left_out} left out")
     if not flags.show:
         workers = 1 if experiment.alone else flags.workers
-        make_rides(experiment.rides(scale), store, cache=flags.cache, workers=workers, say=say)
+        rides, alone = experiment.rides(scale), experiment.alone
+        make_rides(rides, store, cache=flags.cache, workers=workers, alone=alone, say=say)
     findings = Findings(experiment, scale, store)
     try:
         written = write(findings, flags.out)

@@ -15,7 +15,7 @@ from gruppetto.cli.naming import as_typed
 from gruppetto.cli.place_for import make_place_for
 from gruppetto.cli.plan_file import run_toml
 from gruppetto.cli.plan_sites import between, read_sites, sites_as_json, sites_text
-from gruppetto.cli.plan_text import as_json, text_of
+from gruppetto.cli.plan_text import as_json, start_with, text_of
 from gruppetto.cli.quantities import as_count, as_gbit_s, as_gib, as_number, as_seconds, as_years
 from gruppetto.cli.simulate_flags import one_by_one
 from gruppetto.errors import SettingError, StateError
@@ -105,9 +105,10 @@ def _plan(flags: Flags) -> int:
     toml = run_toml(found, rounds=rounds)
     if flags.out is not None:
         flags.out.write_text(toml, encoding="utf-8")
+    commands = start_with(found, file="RUN.toml" if flags.out is None else str(flags.out))
     if flags.json:
         more = {"sites": sites_as_json(found, sites)} if sites else {}
-        print_json({**as_json(found, rounds=rounds), **more, "run_toml": toml})
+        print_json({**as_json(found, rounds=rounds), **more, "run_toml": toml, "start": commands})
     else:
         print(text_of(found, rounds=rounds))
         if sites:
@@ -116,6 +117,9 @@ def _plan(flags: Flags) -> int:
             print(f"\n{flags.out}")
         elif found.best.choice.learners > 1:
             print(f"\nRUN.toml (--out writes it):\n\n{toml}", end="")
+        if commands:
+            print("\nstart with (learners of your own: gruppetto.Learner; all on one machine: gruppetto train):\n")
+            print("\n".join(f"  {command}" for command in commands))
     return 0
 
 

@@ -12,7 +12,7 @@ from gruppetto.cli.quantities import counted, timed
 from gruppetto.sim.choice import Choice
 from gruppetto.sim.planner import Change, Plan
 
-__all__ = ["as_json", "text_of"]
+__all__ = ["as_json", "start_with", "text_of"]
 
 FIELDS = {"gbit_s": "links", "mtbi_s": "MTBI of a chip", "step_s": "steps"}
 ONE_JOB = ("num_learners", "checkpoint_every_rounds")
@@ -63,6 +63,19 @@ def _of_learners(plan: Plan) -> list[str]:
             f"loss; worth {second.needs.value:.3f}, where the first is worth {needs.value:.3f}",
         ]
     return lines
+
+
+def start_with(plan: Plan, *, file: str) -> list[str]:
+    """The commands that start a run as planned: a syncer, and each of the learners. None for one job."""
+    learners = plan.best.choice.learners
+    if learners == 1:
+        return []
+    names = " ".join(f"--learner learner-{n}" for n in range(min(learners, 2))) + (" …" if learners > 2 else "")
+    return [
+        f"gruppetto certs make --host SYNCER {names}",
+        f"gruppetto syncer {file} --listen 0.0.0.0:7171 --state DIR --certs certs",
+        f"gruppetto learner {file} --syncer https://SYNCER:7171 --name learner-0 --certs certs",
+    ]
 
 
 def as_json(plan: Plan, *, rounds: int | None = None) -> dict[str, Any]:

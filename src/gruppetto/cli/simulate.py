@@ -16,6 +16,7 @@ from gruppetto.cli.simulate_file import ScenarioFile, read_scenario
 from gruppetto.cli.simulate_flags import Flags, at_least_one, chips_of, one_by_one, priced, resized, scenario_of
 from gruppetto.cli.simulate_tables import (
     CODECS,
+    Carried,
     as_json,
     bandwidth_rows,
     bandwidth_table,
@@ -99,14 +100,17 @@ def _simulate(flags: Flags, file: ScenarioFile) -> int:
             passed=progress.passed,
         )
     rows = tabulate(outcomes)
+    carried = Carried(
+        parameters=as_count(flags.parameters, where="--parameters"), sync_period=scenario.protocol.sync_period
+    )
     if flags.figure is not None:
         from gruppetto.report.clusters import draw_goodput, save
 
         save(draw_goodput(rows), flags.figure)
     if flags.json:
-        print_json({"rows": [as_json(row) for row in rows]})
+        print_json({"rows": [as_json(row, carried) for row in rows]})
     else:
-        print(paper_table(rows) if flags.table else plain_table(rows))
+        print(paper_table(rows) if flags.table else plain_table(rows, carried))
     return 0
 
 

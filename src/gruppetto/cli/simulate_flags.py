@@ -102,7 +102,7 @@ class Flags:
     table: str | None = None
     """paper: the grid of the paper, ours beside it, with the error of every cell. bandwidth: what links must carry."""
     parameters: str = "5B"
-    """Of the model, for the table of bandwidths and with --machine."""
+    """Of the model, for bytes, the table of bandwidths and --machine."""
     sites: Annotated[tuple[str, ...], tyro.conf.arg(metavar="S")] = ()
     """Between which data parallel reduces, for the table of bandwidths. The default is 2 and 8."""
     figure: Path | None = None

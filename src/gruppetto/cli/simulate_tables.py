@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from gruppetto.cli.quantities import counted
+from gruppetto.config.run import CodecChoice
+from gruppetto.numerics.codec import CODECS as ENCODINGS
+from gruppetto.report.in_short import as_bytes
 from gruppetto.sim.bandwidth import METHODS, Demand, Traffic, demand, needed_gbit_s
 from gruppetto.sim.goodput import Row
 from gruppetto.sim.paper import GOODPUT
 
-__all__ = ["CODECS", "as_json", "bandwidth_rows", "bandwidth_table", "paper_table", "plain_table", "utilisation_curves"]
+__all__ = [
+    "CODECS",
+    "Carried",
+    "as_json",
+    "bandwidth_rows",
+    "bandwidth_table",
+    "paper_table",
+    "plain_table",
+    "utilisation_curves",
+]
 
 WIDEST = 0.1
 """Half of an interval: a wider one says nothing of a goodput."""
@@ -21,20 +33,57 @@ WIDTHS = 60
 """Links of a curve, from 0.01 to 1,000 Gbit/s."""
 
 
-def as_json(row: Row) -> dict[str, object]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What links carry of a model, in the codecs of a run by default: all of it once in H rounds.
+
+    >>> Carried(parameters=1000, sync_period=10).bytes_of(Row(
+    ...     system="decoupled", chips=8, learners=2, goodput=1.0, uptime=1.0, ci95=None, seeds=1,
+    ...     contributions=15, deliveries=20))
+    {'up': 3000, 'down': 8000}
+    """
+
+    parameters: int
+    sync_period: int
+
+    def bytes_of(self, row: Row) -> dict[str, int] | None:
+        """Of all learners together; None for a system that has none."""
+        if row.contributions is None or row.deliveries is None:
+            return None
+        codecs = CodecChoice()
+        up, down = (ENCODINGS[codec].payload_bytes(self.parameters) for codec in (codecs.uplink, codecs.downlink))
+        return {
+            "up": round(row.contributions * up / self.sync_period),
+            "down": round(row.deliveries * down / self.sync_period),
+        }
+
+    @property
+    def told(self) -> str:
+        codecs = CodecChoice()
+        return (
+            f"up, down: of all learners, with a model of {counted(self.parameters)} parameters (--parameters), "
+            f"{codecs.uplink} up and {codecs.downlink} down"
+        )
+
+
+def as_json(row: Row, carried: Carried | None = None) -> dict[str, object]:
     paper = GOODPUT.get((row.system, row.learners), {}).get(row.chips)
-    return {**asdict(row), "paper": paper}
+    return {**asdict(row), "paper": paper, "bytes": None if carried is None else carried.bytes_of(row)}
 
 
-def plain_table(rows: Sequence[Row]) -> str:
-    lines = [f"{'system':<14} {'chips':>8} {'M':>4} {'goodput':>15} {'uptime':>8} {'taking part':>12} {'merged':>7}"]
-    for row in rows:
+def plain_table(rows: Sequence[Row], carried: Carried | None = None) -> str:
+    head = f"{'system':<14} {'chips':>8} {'M':>4} {'goodput':>15} {'uptime':>8} {'taking part':>12} {'merged':>7}"
+    moved = [None if carried is None else carried.bytes_of(row) for row in rows]
+    lines = [head if not any(moved) else f"{head} {'up':>9} {'down':>9}"]
+    for row, each in zip(rows, moved, strict=True):
         goodput = f"{row.goodput:.1%}{_spread(row, lambda half: f'{half:.1%}')}"
-        lines.append(
+        line = (
             f"{row.system:<14} {counted(row.chips):>8} {row.learners:>4} {goodput:>15} {row.uptime:>8.2%} "
             f"{_share(row.participation):>12} {_share(row.merged):>7}"
         )
-    return "\n".join([*lines, *_why_unknown(rows)])
+        lines.append(line if each is None else f"{line} {as_bytes(each['up']):>9} {as_bytes(each['down']):>9}")
+    told = [carried.told] if carried is not None and any(moved) else []
+    return "\n".join([*lines, *_why_unknown(rows), *told])
 
 
 def paper_table(rows: Sequence[Row]) -> str:

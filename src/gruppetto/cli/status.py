@@ -18,7 +18,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags, refuse_missing
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError, SettingError
-from gruppetto.launch.ask import AlarmSeen, find_endpoint
+from gruppetto.launch.ask import AlarmSeen, find_endpoint, find_endpoints_beside
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
@@ -119,7 +119,8 @@ def status_of_directory(
     try:
         if endpoint is None:
             raise ConnectionLost("the syncer does not run")
-        status = fetch_status_of_all(endpoint.url, token=token, tls=tls)
+        beside = [each.url for each in find_endpoints_beside(directory)]
+        status = fetch_status_of_all(endpoint.url, token=token, tls=tls, beside=beside)
     except GruppettoError:
         report, held = _read(directory / "report.json", _Report), is_held(directory)
         if not processes and not report and not held and not is_trace(directory / "trace.jsonl"):

@@ -95,3 +95,17 @@ class GroupEntry:
     def extras(self) -> tuple[str, ...]:
         """The names of those that come and go."""
         return tuple(f"{self.name}-{i}" for i in range(self.learners, self.most))
+
+    def holds(self, learner: str) -> bool:
+        """Whether it is one of these, by its name.
+
+        >>> group = GroupEntry(name="a-b", learners=2, max_learners=3)
+        >>> [group.holds(name) for name in (*group.base, *group.extras)]
+        [True, True, True]
+        >>> [group.holds(name) for name in ("a-b-3", "a-b-01", "a-b-", "a-b", "b-0")]
+        [False, False, False, False, False]
+        """
+        name, _, number = learner.rpartition("-")
+        if name != self.name or not (number.isascii() and number.isdecimal()):
+            return False
+        return number == str(int(number)) and int(number) < self.most

@@ -8,7 +8,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
-from types import NoneType, UnionType
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gruppetto.errors import SettingError
@@ -54,10 +55,11 @@ def parse_value(text: str) -> object:
         return text
 
 
-def hints_of(kind: type) -> dict[str, Any]:
+@cache
+def hints_of(kind: type) -> Mapping[str, Any]:
     """The type of each field of a settings dataclass."""
     hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in fields(kind)}
+    return MappingProxyType({f.name: hints[f.name] for f in fields(kind)})
 
 
 def check_keys(found: Iterable[str], known: Iterable[str], *, where: str, prefix: str = "") -> None:

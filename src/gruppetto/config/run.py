@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,17 +63,14 @@ class RunConfig:
     """Those who are named in no group are alone, one process with one processor each."""
 
     def __post_init__(self) -> None:
-        groups = [group.name for group in self.groups]
-        for name in groups:
-            if groups.count(name) > 1:
-                raise SettingError(f"two groups are called {name!r}", where="group.name", fix="name each one once")
+        if name := _twice(group.name for group in self.groups):
+            raise SettingError(f"two groups are called {name!r}", where="group.name", fix="name each one once")
         listed = {entry.name for entry in self.learners}
         grouped = (name for group in self.groups for name in group.base if name not in listed)
         object.__setattr__(self, "learners", (*self.learners, *(LearnerEntry(name=name) for name in grouped)))
-        names = [entry.name for entry in self.learners]
-        for name in names:
-            if names.count(name) > 1:
-                raise SettingError(f"two learners are called {name!r}", where="learner.name", fix="name each one once")
+        if name := _twice(entry.name for entry in self.learners):
+            raise SettingError(f"two learners are called {name!r}", where="learner.name", fix="name each one once")
+        names = {entry.name for entry in self.learners}
         if len(names) > self.protocol.num_learners:
             what = "learners in [[learner]] and [[group]]" if self.groups else "[[learner]] entries"
             raise SettingError(
@@ -99,7 +98,7 @@ class RunConfig:
             )
 
     def _check_groups(self) -> None:
-        everybody = [entry.name for entry in self.learners]
+        everybody = {entry.name for entry in self.learners}
         for name in self.extras:
             if name in everybody:
                 raise SettingError(
@@ -120,7 +119,7 @@ class RunConfig:
 
     def group_of(self, learner: str) -> GroupEntry:
         """The group that a learner is of, by its name; of none: one with the default needs."""
-        return next((group for group in self.groups if learner in (*group.base, *group.extras)), ALONE)
+        return next((group for group in self.groups if group.holds(learner)), ALONE)
 
     @property
     def rounds(self) -> int:
@@ -131,3 +130,8 @@ class RunConfig:
     def resolved_outer(self) -> tuple[OuterSetting, str]:
         """The outer optimizer and why it is that one."""
         return self.outer.resolve(rounds=self.protocol.rounds, sync_period=self.protocol.sync_period)
+
+
+def _twice(names: Iterable[str]) -> str:
+    """The first one that is there more than once; "" if there is none."""
+    return next((name for name, times in Counter(names).items() if times > 1), "")

@@ -1,7 +1,8 @@
 """Making rides, some at a time, and keeping each result as soon as it is there.
 
 With one worker rides are made in this process; with more, in children that read a ride a line and answer with a line.
-Whatever ends this process, what is kept is kept, and the next start makes the rest.
+Whatever ends this process, what is kept is kept, and the next start makes the rest. Several processes share the work
+(:mod:`gruppetto.experiments.sharing`).
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from gruppetto.errors import RunFailed
 from gruppetto.experiments.ride import Ride
+from gruppetto.experiments.sharing import Shared
 from gruppetto.experiments.store import Result, Store
 from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = ["Done", "Make", "by_children", "make_rides"]
 
 Make = Callable[[Ride, Path], Result]
+Take = Callable[[], Ride | None]
+"""Gives the next ride to make, each once; None: no more."""
 ENDS_WITHIN_S = 5.0
 
 
@@ -37,83 +41,93 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
+Came = tuple[Ride, Done] | Exception | None
+"""From one who serves a child: a ride that is over, what went wrong in taking one, or that it has ended."""
+
+
 def make_rides(
     rides: Sequence[Ride],
     store: Store,
     *,
     cache: Path,
     workers: int = 1,
+    alone: bool = False,
     say: Callable[[str], None] = lambda text: None,
     make: Make | None = None,
 ) -> None:
-    """Make those that the store does not have yet, in this order, and keep what comes of each.
+    """Make those that nobody has made or is making, in this order, and keep what comes of each; then all are there.
 
-    ``say`` hears after each how far it is, and how long the rest will take. ``make`` is for tests, with one worker.
+    ``alone``: they are timed, and no other process on this machine makes one of these meanwhile. ``say`` hears after
+    each how far it is, and how long the rest will take. ``make`` is for tests, with one worker.
     Raises :class:`RunFailed` if a ride fails; those that were over by then are kept.
     """
-    todo = [ride for ride in rides if ride not in store]
+    shared = Shared(rides, store, alone=alone, say=say)
+    todo = shared.left()
     if not todo:
         return
     store.try_out()
     clock = MonotonicClock()
-    began, told = clock.now(), f"{len(rides) - len(todo)} of {len(rides)} are there already"
-    say(f"{len(todo)} runs to make, {workers} at a time" + (f"; {told}" if len(todo) < len(rides) else ""))
-    made = _here(todo, cache, make) if workers == 1 else by_children(todo, cache, min(workers, len(todo)))
-    for count, (ride, done) in enumerate(made, start=1):
-        if done.result is None:
-            raise RunFailed(f"{ride.told}: {done.failed}")
-        store.add(ride, done.result, took_s=done.took_s)
-        left_s = (clock.now() - began) / count * (len(todo) - count)
-        loss = done.result.get("loss")
-        found = "" if loss is None else f", loss {loss:.3f}"
-        say(f"{count}/{len(todo)}, {_span(left_s)} left: {ride.told}{found}")
+    began, told = clock.now(), f"{len(rides) - todo} of {len(rides)} are there already"
+    say(f"{todo} runs to make, {workers} at a time" + (f"; {told}" if todo < len(rides) else ""))
+    made = _here(shared.take, cache, make) if workers == 1 else by_children(shared.take, cache, min(workers, todo))
+    with shared.open(), closing(made):
+        for ride, done in made:
+            if done.result is None:
+                raise RunFailed(f"{ride.told}: {done.failed}")
+            shared.keep(ride, done.result, took_s=done.took_s)
+            left = shared.left()
+            left_s = (clock.now() - began) / (todo - left) * left
+            loss = done.result.get("loss")
+            found = "" if loss is None else f", loss {loss:.3f}"
+            say(f"{todo - left}/{todo}, {_span(left_s)} left: {ride.told}{found}")
 
 
-def _here(todo: Sequence[Ride], cache: Path, make: Make | None) -> Iterator[tuple[Ride, Done]]:
+def _here(take: Take, cache: Path, make: Make | None) -> Generator[tuple[Ride, Done]]:
     if make is None:
         from gruppetto.experiments.riding import ride
 
         make = ride
     clock = MonotonicClock()
-    for asked in todo:
+    while (asked := take()) is not None:
         began = clock.now()
         result = make(asked, cache)
         yield asked, Done(result=result, took_s=clock.now() - began)
 
 
-def by_children(todo: Sequence[Ride], cache: Path, workers: int) -> Iterator[tuple[Ride, Done]]:
+def by_children(take: Take, cache: Path, workers: int) -> Generator[tuple[Ride, Done]]:
     """Made by so many children; each as soon as it is over, in any order. One whose child dies has failed."""
-    waiting: queue.SimpleQueue[Ride | None] = queue.SimpleQueue()
-    over: queue.SimpleQueue[tuple[Ride, Done]] = queue.SimpleQueue()
-    for ride in [*todo, *[None] * workers]:
-        waiting.put(ride)
+    over: queue.SimpleQueue[Came] = queue.SimpleQueue()
     with _children(cache, workers) as children:
         for child in children:
-            threading.Thread(target=_serve, args=(child, waiting, over), daemon=True).start()
-        for _ in todo:
-            ride, done = over.get()
-            while done.result is None and not over.empty():  # what the others have made by now is kept
-                other, made = over.get()
-                if made.result is not None:
-                    yield other, made
-            yield ride, done
+            threading.Thread(target=_serve, args=(child, take, over), daemon=True).start()
+        while workers:
+            came = [over.get()]
+            while not over.empty():
+                came.append(over.get())
+            workers -= came.count(None)
+            # What was made is kept first, whatever else has gone wrong by now.
+            yield from sorted((each for each in came if isinstance(each, tuple)), key=lambda each: bool(each[1].failed))
+            for wrong in came:
+                if isinstance(wrong, Exception):
+                    raise wrong
 
 
-def _serve(
-    child: subprocess.Popen[bytes],
-    waiting: queue.SimpleQueue[Ride | None],
-    over: queue.SimpleQueue[tuple[Ride, Done]],
-) -> None:
-    """Hand rides to one child until there are no more."""
+def _serve(child: subprocess.Popen[bytes], take: Take, over: queue.SimpleQueue[Came]) -> None:
+    """Hand rides to one child until there are no more, or it has died."""
     assert child.stdin is not None and child.stdout is not None
-    while (ride := waiting.get()) is not None:
-        try:
-            child.stdin.write(msgspec.json.encode(ride) + b"\n")
-            child.stdin.flush()
-            done = msgspec.json.decode(child.stdout.readline(), type=Done)
-        except (OSError, msgspec.MsgspecError):
-            done = Done(failed=f"its process ended with code {child.wait()}")
-        over.put((ride, done))
+    try:
+        while (ride := take()) is not None:
+            try:
+                child.stdin.write(msgspec.json.encode(ride) + b"\n")
+                child.stdin.flush()
+                done = msgspec.json.decode(child.stdout.readline(), type=Done)
+            except (OSError, msgspec.MsgspecError):
+                over.put((ride, Done(failed=f"its process ended with code {child.wait()}")))
+                break
+            over.put((ride, done))
+        over.put(None)
+    except Exception as wrong:  # of taking: it is for whoever asked
+        over.put(wrong)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What came of rides: one JSON line each, appended when the ride is over and never changed.
 
 A run that is killed in the middle of a line leaves one that is not whole; it is left out, and its ride is made again.
-Two runs may append to one file: a line is one write.
+Two runs may append to one file: a line is one write. On a network file system that is not enough: there they take turns
+(:mod:`gruppetto.experiments.sharing`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,20 @@ class Store:
         self.left_out = 0
         """Lines that are not whole, or are of another version: their rides are made again."""
         self._results: dict[str, Result] = {}
-        for line in _lines(path):
+        self._read_bytes = 0
+        self.look()
+
+    def look(self) -> None:
+        """See what others have added by now; what was seen once stays."""
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == self._read_bytes:
+                    return
+                raw = file.read()
+        except FileNotFoundError:
+            return
+        self._read_bytes, self.left_out = len(raw), 0
+        for line in _lines(raw):
             if line is None:
                 self.left_out += 1
             else:
@@ -85,10 +99,8 @@ class Store:
         self._results[ride.hash] = result
 
 
-def _lines(path: Path) -> Iterator[_Line | None]:
-    if not path.exists():
-        return
-    for raw in path.read_bytes().splitlines():
+def _lines(content: bytes) -> Iterator[_Line | None]:
+    for raw in content.splitlines():
         if raw.strip():
             yield _line(raw)
 

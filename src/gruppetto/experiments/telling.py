@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,7 +97,7 @@ def _suffix(scale: Scale) -> str:
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
     """A name beside ``path``, for what takes its place at the end of the block."""
-    new = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    new = path.with_name(f".{path.stem}-{socket.gethostname()}-{os.getpid()}{path.suffix}")
     try:
         yield new
         new.replace(path)

@@ -30,6 +30,7 @@ __all__ = [
     "fetch_model",
     "fetch_status",
     "find_endpoint",
+    "find_endpoints_beside",
     "is_standby",
     "read_token",
 ]
@@ -70,12 +71,21 @@ def find_endpoint(directory: Path) -> Endpoint | None:
     return None
 
 
-def fetch_status(url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
-    """The syncer's own account of itself.
+def find_endpoints_beside(directory: Path) -> list[Endpoint]:
+    """Of the other shards of a local run: in a run directory, or beside the first one's state."""
+    state = directory if (directory / ENDPOINT_FILE).exists() else directory / "syncer"
+    found = (find_endpoint(place) for place in sorted(state.parent.glob(f"{state.name}-*[0-9]")))
+    return [endpoint for endpoint in found if endpoint is not None]
+
+
+def fetch_status(
+    url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """The syncer's own account of itself. ``timeout_s``: of a connection, and of each piece of its answer.
 
     Raises :class:`AddressError` when something else answers there, :class:`ConnectionLost` when nobody does.
     """
-    content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES, tls)
+    content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES, tls, timeout_s)
     try:
         status: dict[str, Any] = json.loads(content)
         msgspec.convert(status, _Status)
@@ -176,14 +186,19 @@ class _NotThereError(AddressError):
 
 
 def _get(
-    urls: str, path: str, token: str | None, limit: int | None, tls: ssl.SSLContext | None
+    urls: str,
+    path: str,
+    token: str | None,
+    limit: int | None,
+    tls: ssl.SSLContext | None,
+    timeout_s: float = TIMEOUT_S,
 ) -> tuple[bytes, Mapping[str, str]]:
     """Of several addresses the first that serves the run; what is wrong with the last one if none does."""
     *others, last = SyncerAddress.parse_all(urls)
     for address in others:
         with suppress(ConnectionLost, AddressError):
-            return _get_from(address, path, token, limit, tls)
-    return _get_from(last, path, token, limit, tls)
+            return _get_from(address, path, token, limit, tls, timeout_s)
+    return _get_from(last, path, token, limit, tls, timeout_s)
 
 
 def directly(tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
@@ -206,14 +221,19 @@ def _read(reply: http.client.HTTPResponse, limit: int | None) -> bytes:
 
 
 def _get_from(
-    address: SyncerAddress, path: str, token: str | None, limit: int | None, tls: ssl.SSLContext | None
+    address: SyncerAddress,
+    path: str,
+    token: str | None,
+    limit: int | None,
+    tls: ssl.SSLContext | None,
+    timeout_s: float,
 ) -> tuple[bytes, Mapping[str, str]]:
     url = str(address)
     request = urllib.request.Request(address.url(path))
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with directly(tls).open(request, timeout=TIMEOUT_S) as reply:
+        with directly(tls).open(request, timeout=timeout_s) as reply:
             return _read(reply, limit), reply.headers
     except urllib.error.HTTPError as error:
         raise _refusal(url, error) from error

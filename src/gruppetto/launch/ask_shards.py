@@ -4,42 +4,67 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gruppetto.errors import AddressError, ConnectionLost
 from gruppetto.launch.ask import GlobalModel, fetch_model, fetch_status
+from gruppetto.launch.at_once import at_once
 from gruppetto.runtime.tensorfile import tensors_header
 
-__all__ = ["assembled", "fetch_status_of_all", "fetch_whole_model", "shard_lines", "with_shards"]
+__all__ = ["SILENT_S", "assembled", "fetch_status_of_all", "fetch_whole_model", "shard_lines", "with_shards"]
 
 TOLD = ("round", "phase", "waiting_for", "epoch", "live", "taking_part", "bytes")
 """Of the status of every shard but the first."""
 SILENT = "silent"
-"""The phase of a shard that does not answer."""
+"""The phase of a shard that does not answer ..."""
+SILENT_S = 2.0
+"""... within this time, in which the others are shown."""
 
 
-def fetch_status_of_all(url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
+def fetch_status_of_all(
+    url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None, beside: Sequence[str] = ()
+) -> dict[str, Any]:
     """What :func:`fetch_status` gives; of a run that several shards serve, the first one's with a word on each other,
-    whichever of them is at ``url``. Raises likewise."""
-    status = fetch_status(url, token=token, tls=tls)
-    own, _, of = str(status.get("shard", "1/1")).partition("/")
+    whichever of them is at ``url``; or that of another one, where the first is silent. Raises likewise.
+
+    All are asked at the same time, and have ``SILENT_S`` to answer. ``beside``: where other shards of the run are, as
+    far as it is known; the one at ``url`` may then be the silent one.
+    """
+
+    def ask(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        asks = {
+            name: partial(fetch_status, place, token=token, tls=tls, timeout_s=SILENT_S)
+            for name, place in places.items()
+        }
+        return at_once(asks, within_s=SILENT_S)
+
+    heard = ask({place: place for place in (url, *beside)}) if beside else {}
+    status = heard.get(url) or next(iter(heard.values()), None) or fetch_status(url, token=token, tls=tls)
+    where, (own, of) = status.get("shards", {}), _number(status)
     answers: dict[str, dict[str, Any] | None] = {str(number): None for number in range(1, int(of) + 1)}
-    for number in answers:
-        if number == own:
-            answers[number] = status
-        elif number in status["shards"]:
-            with suppress(ConnectionLost, AddressError):
-                answers[number] = fetch_status(status["shards"][number], token=token, tls=tls)
-    first = answers.pop("1") or status
+    # What is written down may be out of date, and another run be there by now.
+    answers |= {_number(each)[0]: each for each in heard.values() if each.get("run_id") == status.get("run_id")}
+    answers[own] = status
+    silent = {url, *beside} - heard.keys() if beside else set()
+    unasked = [number for number, answer in answers.items() if answer is None and where.get(number, url) not in silent]
+    answers |= ask({number: where[number] for number in unasked if number in where})
+    told = "1" if answers["1"] is not None else own
+    first = answers.pop(told) or status
     return with_shards(first, answers) if answers else status
 
 
+def _number(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Of its shard, and how many there are."""
+    own, _, of = str(status.get("shard", "1/1")).partition("/")
+    return own, of
+
+
 def with_shards(first: Mapping[str, Any], others: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
-    """The status of the first shard, and ``by_shard`` of each other; None for one that does not answer.
+    """The status of the first shard (or who speaks for it), and ``by_shard`` of each other; None for a silent one.
 
     The run is not finished as long as one of its shards is not, or cannot say so. ``bytes`` are those of all that
     answer; rounds and tokens are the first one's.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gruppetto.config import RunConfig
 from gruppetto.errors import SettingError
-from gruppetto.launch.ask_shards import with_shards
+from gruppetto.launch.ask_shards import SILENT_S, with_shards
+from gruppetto.launch.at_once import at_once
 from gruppetto.launch.children import Child
 from gruppetto.launch.engine import Engine
 from gruppetto.launch.revival import Revival
@@ -65,10 +67,13 @@ class AllSyncers:
 
     def ask(self) -> dict[str, Any] | None:
         """How the run stands, from whoever is in charge of the first shard, and from the others."""
-        first, *others = (shard.ask() for shard in self.shards)
-        if first is None or not others:
-            return first
-        return with_shards(first, {str(number): answer for number, answer in enumerate(others, start=2)})
+        if len(self.shards) == 1:
+            return self.shards[0].ask()
+        asks = {str(number): partial(shard.ask, SILENT_S) for number, shard in enumerate(self.shards, start=1)}
+        answers = at_once(asks, within_s=SILENT_S)
+        if "1" not in answers:
+            return None
+        return with_shards(answers["1"], {number: answers.get(number) for number in asks if number != "1"})
 
     def listen_for_standby(self) -> None:
         """Find out whether those that are to wait have come so far."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from gruppetto.config import RunConfig
 from gruppetto.errors import AddressError, GruppettoError
-from gruppetto.launch.ask import fetch_status, find_endpoint, is_standby
+from gruppetto.launch.ask import TIMEOUT_S, fetch_status, find_endpoint, is_standby
 from gruppetto.launch.children import Child, stop
 from gruppetto.launch.engine import Engine
 from gruppetto.launch.papers import looker_papers
@@ -164,7 +164,7 @@ class Syncers:
         who = "the syncer" if self._shard.is_whole else f"shard {self._shard} of the syncer"
         return f"{who} is {seat.child.state}{because}"
 
-    def ask(self) -> dict[str, Any] | None:
+    def ask(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | None:
         """How the run stands, from whoever is in charge; None while nobody answers: busy, or dead, which its exit code
         says better."""
         endpoint = find_endpoint(self.state)
@@ -173,7 +173,7 @@ class Syncers:
                 continue
             seat.served, self._in_charge = True, seat
             with suppress(GruppettoError):
-                status = fetch_status(endpoint.url, token=self._papers.token, tls=self._papers.tls)
+                status = fetch_status(endpoint.url, token=self._papers.token, tls=self._papers.tls, timeout_s=timeout_s)
                 self.page = f"{endpoint.url}{PAGE}"
                 return status
         return None

@@ -1,10 +1,10 @@
 """The syncer's core: events in, actions out, time as an argument (section 3).
 
-One class in seven files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
+One class in eight files: :mod:`~gruppetto.protocol.standing` (what it knows), :mod:`~gruppetto.protocol.gate`
 (contributions compared with each other), :mod:`~gruppetto.protocol.hearing` (what learners say),
-:mod:`~gruppetto.protocol.rounds` (how a round goes), :mod:`~gruppetto.protocol.flight` (how the next ones ask
-meanwhile), :mod:`~gruppetto.protocol.marking` (how a checkpoint of the whole run is cut),
-:mod:`~gruppetto.protocol.stopping` (how it goes in good order).
+:mod:`~gruppetto.protocol.rounds` (how a round goes), :mod:`~gruppetto.protocol.closing` (how it ends),
+:mod:`~gruppetto.protocol.flight` (how the next ones ask meanwhile), :mod:`~gruppetto.protocol.marking` (how a
+checkpoint of the whole run is cut), :mod:`~gruppetto.protocol.stopping` (how it goes in good order).
 """
 
 from __future__ import annotations

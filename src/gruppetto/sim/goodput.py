@@ -40,6 +40,10 @@ class Outcome:
     events: int | None = None
     hours: float | None = None
     """Virtual time until ``chip_steps`` were made; None if that was not asked, or not reached."""
+    contributions: int | None = None
+    """Learners merged, summed over rounds; of a stride, as many as there would be without it."""
+    deliveries: int | None = None
+    """Live learners, to which every round's values go, likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ class Row:
     participation: float | None = None
     merged: float | None = None
     hours: float | None = None
+    contributions: float | None = None
+    deliveries: float | None = None
 
 
 def fleet_of(scenario: Scenario, seed: int, trace: TraceWriter | None = None) -> Fleet:
@@ -121,6 +127,8 @@ def _decoupled(
         participation=fleet.merged / fleet.could_merge if fleet.could_merge else None,
         merged=books["merged"] / books["consumed"] if books["consumed"] else None,
         events=events,
+        contributions=fleet.merged * scenario.stride,
+        deliveries=fleet.could_merge * scenario.stride,
     )
 
 
@@ -216,6 +224,8 @@ def tabulate(outcomes: Iterable[Outcome]) -> list[Row]:
                 participation=_mean([o.participation for o in same]),
                 merged=_mean([o.merged for o in same]),
                 hours=_mean([o.hours for o in same]),
+                contributions=_mean([o.contributions for o in same]),
+                deliveries=_mean([o.deliveries for o in same]),
             )
         )
     return rows

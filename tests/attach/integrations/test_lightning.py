@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import gruppetto.data
+from gruppetto import Learner
 from gruppetto.attach.integrations.lightning import Callback
+from gruppetto.attach.view import Place
 from gruppetto.errors import SettingError
 from gruppetto.launch.ask import fetch_model, fetch_status
 
@@ -35,6 +37,7 @@ class Module(pl.LightningModule):  # type: ignore[misc]
         self.fails_at = fails_at
         self.said: list[tuple[float, float, int]] = []
         self.losses: list[float] = []
+        self.trained_on: list[Tensor] = []
         self.callback: Callback | None = None
 
     def training_step(self, ids: Tensor, index: int) -> Tensor:
@@ -47,6 +50,7 @@ class Module(pl.LightningModule):  # type: ignore[misc]
         logits = self.weight[ids[:, :-1]] + self.bias
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         self.losses.append(loss.item())
+        self.trained_on.append(ids)
         return loss
 
     def validation_step(self, ids: Tensor, index: int) -> None:
@@ -120,6 +124,42 @@ def test_several_optimizers_by_hand_and_data_of_the_run(syncer: Start, tmp_path:
     module = Alternating()
     fit(tmp_path, module, running.url, data=gruppetto.data.slots(ROWS))
     assert module.said == [(n, n * 4 * ROW, 4 * n) for n in range(4)]
+
+
+def test_after_a_new_life_nothing_is_trained_on_that_was_fetched_before(
+    syncer: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, data, told = Module(), gruppetto.data.slots(ROWS, num_slots=4), list[tuple[int, int]]()
+
+    class Elsewhere:
+        """The same learner, which has another slot from its fourth step on."""
+
+        def __init__(self, learner: Learner) -> None:
+            self._learner = learner
+
+        @property
+        def place(self) -> Place:
+            return Place(incarnation=9, slot=3, cursor=0) if len(module.losses) >= 6 else self._learner.place
+
+        def took(self, cursor: int, *, incarnation: int) -> None:
+            told.append((incarnation, cursor))
+
+    monkeypatch.setattr(data, "serve", lambda asks: type(data).serve(data, lambda: Elsewhere(asks())))
+    running = syncer(rounds=5, num_slots=4, **LOCK_STEP)
+    trainer = fit(tmp_path, module, running.url, data=data, accumulate_grad_batches=2)
+    there = iter(gruppetto.data.slots(ROWS, num_slots=4).serve(Elsewhere(None)))  # type: ignore[arg-type]
+    assert torch.equal(torch.cat(module.trained_on[6:]), torch.stack([next(there) for _ in range(16)]))
+    life = told[0][0]
+    assert told == [(life, 8), (life, 16), (life, 24), (9, 8), (9, 16)] and trainer.global_step == 5
+
+
+def test_a_run_that_is_over_ends_a_fit_that_was_to_be_longer(syncer: Start, tmp_path: Path) -> None:
+    running = syncer(rounds=3, **LOCK_STEP)
+    module = Module()
+    trainer = fit(tmp_path, module, running.url, min_steps=40, min_epochs=3)
+    assert trainer.global_step == 3 and len(module.losses) == 3
+    weights = safetensors.torch.load(fetch_model(running.url, token=None).content)
+    assert all(torch.equal(parameter.detach(), weights[name]) for name, parameter in module.named_parameters())
 
 
 def test_a_fit_goes_on_from_its_own_checkpoint(syncer: Start, tmp_path: Path) -> None:

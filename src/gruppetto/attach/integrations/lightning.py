@@ -27,8 +27,9 @@ __all__ = ["Callback"]
 class Callback(pl.Callback):  # type: ignore[misc]
     """Makes a fit one learner of a run. Takes the settings of :class:`gruppetto.Learner` by name.
 
-    It enters the run when training begins and stops the trainer when the run has finished or the learner has left it; a
-    fit that ends earlier gives its work first. Once the run has finished the module holds the run's weights.
+    It enters the run when training begins and stops the trainer when the run has finished or the learner has left it,
+    also before ``min_steps`` and ``min_epochs``; a fit that ends earlier gives its work first. Once the run has
+    finished the module holds the run's weights.
 
     ``tokens``: a function that says how many a batch has, where
     :func:`~gruppetto.attach.integrations.usage.tokens_in` guesses wrong. ``data``: a :class:`gruppetto.data.Slots` that
@@ -67,24 +68,20 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._begin(trainer, pl_module)
-        if self._ride.over:  # it comes when the run is over
-            trainer.should_stop = True
+        self._stop_if_over(trainer)  # it may come when the run is over
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._examples = 0  # what was given and not used is given again
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> int | None:
+    ) -> None:
         if self.learner is None:
-            return None
-        if self._data is not None and self._data.moved:
-            return -1  # ends the epoch; the next one begins with the slot that it has now
+            return
         self.learner.begins_pass(training=True)
         self._examples += examples_in(batch)
         if self._ride.counts_tokens:
             self._tokens.append(self._count(batch))
-        return None
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -94,13 +91,17 @@ class Callback(pl.Callback):  # type: ignore[misc]
             self._tokens.clear()
             if self.learner is not None and self._steps % max(1, trainer.log_every_n_steps) == 0:
                 self._show(trainer, pl_module, outputs)
-        if self._ride.over:
-            trainer.should_stop = True
+        self._begin_anew_if_moved(trainer)
+        if self._stop_if_over(trainer):
             self._ride.end()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.learner is not None:
             self.learner.begins_pass(training=False)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.learner is not None:
+            self._begin_anew_if_moved(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._ride.end()
@@ -114,6 +115,21 @@ class Callback(pl.Callback):  # type: ignore[misc]
         if self.learner is not None and isinstance(loss, Tensor) and loss.numel() == 1:
             parts = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1  # it comes divided
             self.learner.report(loss=parts * loss.item())
+
+    def _stop_if_over(self, trainer: pl.Trainer) -> bool:
+        if self._ride.over:
+            trainer.should_stop = True
+            # The trainer would go on to its own least number of steps or epochs, with what is nobody's any more.
+            trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+        return self._ride.over
+
+    def _begin_anew_if_moved(self, trainer: pl.Trainer) -> None:
+        """Between two steps: end the epoch; the next one begins with the slot that it has now.
+
+        Lightning heeds the -1 of a module, and what a callback returns it drops. This is what it does upon the former.
+        """
+        if self._data is not None and self._data.moved and not self._examples:
+            trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> Learner:
         if self.learner is not None:

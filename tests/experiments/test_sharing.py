@@ -1,0 +1,134 @@
+"""Several processes that are asked for the same share the work, and whoever dies leaves its part to the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gruppetto.experiments.claims import BEAT_S, LEASE_S, Claims, this_machine
+from gruppetto.experiments.ride import Ride
+from gruppetto.experiments.runner import make_rides
+from gruppetto.experiments.sharing import Shared, claims_beside
+from gruppetto.experiments.store import Result, Store
+from gruppetto.runtime.clock import ManualClock
+
+RIDES = [Ride(seed=seed) for seed in range(12)]
+
+
+def test_of_several_who_are_asked_for_the_same_each_run_is_made_by_one(tmp_path: Path) -> None:
+    path, start, made = tmp_path / "x.jsonl", threading.Barrier(4), list[tuple[int, int]]()
+
+    def process(number: int) -> None:
+        store = Store(path)
+        shared = Shared(RIDES, store, poll_s=0.01)
+        start.wait()
+        with shared.open():
+            while (ride := shared.take()) is not None:
+                made.append((ride.seed, number))
+                shared.keep(ride, {"loss": float(ride.seed)}, took_s=0)
+        assert all(ride in store for ride in RIDES)  # also those that others made
+
+    threads = [threading.Thread(target=process, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(seed for seed, _ in made) == Counter(range(12))
+    assert len(path.read_bytes().splitlines()) == 12 and not claims_beside(path).exists()
+
+
+def test_timed_runs_are_made_one_at_a_time_on_a_machine(tmp_path: Path) -> None:
+    said = list[str]()
+    one = Shared(RIDES, Store(tmp_path / "x.jsonl"), alone=True)
+    other = Shared(RIDES, Store(tmp_path / "x.jsonl"), alone=True, say=said.append, poll_s=0.01)
+    with one.open(), other.open():
+        first = one.take()
+        assert first == RIDES[0]
+        waiting = threading.Thread(target=lambda: said.append(f"took {other.take()}"), daemon=True)
+        waiting.start()
+        while not said:
+            waiting.join(0.01)
+        assert "timed, one at a time" in said[0] and "process" in said[0] and waiting.is_alive()
+        one.keep(first, {"loss": 1.0}, took_s=0)
+        waiting.join(60)
+        assert said[1] == f"took {RIDES[1]}"
+
+
+def test_the_runs_of_a_killed_process_are_taken_over_at_once(tmp_path: Path) -> None:
+    store, clock = Store(tmp_path / "x.jsonl"), ManualClock()
+    begin = """
+import os, signal, sys
+from pathlib import Path
+from gruppetto.experiments.claims import Claims
+claims = Claims(Path(sys.argv[1]))
+assert claims.take(sys.argv[2])
+print("taken", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", begin, str(claims_beside(store.path)), RIDES[0].hash]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"taken\n"
+        ours = Claims(claims_beside(store.path), clock=clock)
+        shared = Shared(RIDES[:2], store, claims=ours)
+        assert not ours.take(RIDES[0].hash) and ours.holder(RIDES[0].hash) == f"process {process.pid}"
+        assert shared.take() == RIDES[1]
+        process.kill()
+    assert shared.take() == RIDES[0]  # and no second has passed
+
+
+def test_of_another_machine_no_lock_is_believed_but_its_number_is(tmp_path: Path) -> None:
+    clock = ManualClock()
+    theirs = Claims(tmp_path / "claims", machine="theirs")
+    ours = Claims(tmp_path / "claims", machine="ours", clock=clock)
+    assert theirs.take("a") and " on " in ours.holder("a")
+    for _ in range(int(3 * LEASE_S / BEAT_S)):
+        assert not ours.take("a")
+        clock.advance(BEAT_S)
+        theirs.beat()
+    assert not ours.take("a")
+    clock.advance(LEASE_S - 0.1)
+    assert not ours.take("a")
+    clock.advance(0.2)
+    assert ours.take("a") and not theirs.take("a")
+    theirs.release("a")  # it was only stopped: what is ours stays
+    assert not theirs.take("a") and ours.holder("a")
+    ours.release("a")
+    assert theirs.take("a")
+
+
+def test_a_claim_that_says_nothing_is_waited_for_as_long_as_one_of_another_machine(tmp_path: Path) -> None:
+    (tmp_path / "a.7").write_bytes(b"")
+    clock = ManualClock()
+    claims = Claims(tmp_path, clock=clock)
+    assert not claims.take("a") and claims.holder("a") == ""
+    clock.advance(LEASE_S)
+    assert claims.take("a") and [path.name for path in tmp_path.iterdir()] == ["a.8"]
+    assert this_machine().encode() in (tmp_path / "a.8").read_bytes()
+
+
+def test_what_was_made_while_we_looked_is_not_made_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "x.jsonl")
+
+    class Late(Claims):
+        def take(self, what: str) -> bool:
+            if what == RIDES[0].hash and RIDES[0] not in Store(store.path):
+                Store(store.path).add(RIDES[0], {"loss": 1.0}, took_s=0)
+            return super().take(what)
+
+    shared = Shared(RIDES[:2], store, claims=Late(claims_beside(store.path)))
+    assert shared.take() == RIDES[1]
+
+
+def test_a_run_that_fails_is_left_to_the_others(tmp_path: Path) -> None:
+    def make(ride: Ride, cache: Path) -> Result:
+        raise KeyboardInterrupt
+
+    store = Store(tmp_path / "x.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        make_rides(RIDES, store, cache=tmp_path, make=make)
+    assert Claims(claims_beside(store.path)).take(RIDES[0].hash)
