@@ -22,7 +22,7 @@ from typing import IO, Any, Self
 from gruppetto.errors import DataError
 from gruppetto.train.packing import PACKINGS, Source
 
-__all__ = ["CHUNK_BYTES", "ENDINGS", "Member", "is_archive", "members"]
+__all__ = ["CHUNK_BYTES", "ENDINGS", "Member", "is_archive", "members", "path_of"]
 
 CHUNK_BYTES = 1 << 20
 MOST_TIMES = 100
@@ -74,12 +74,22 @@ def is_archive(name: str) -> bool:
     return name.endswith(ENDINGS)
 
 
+def path_of(asked: str) -> str:
+    """The path in ``PATH[#PATTERN[#FIELD]]``: it ends where an archive's name does, and may hold a ``#`` before that.
+
+    >>> path_of("books#2/a.zip#**/*.md"), path_of("a.tar"), path_of("book#1")
+    ('books#2/a.zip', 'a.tar', 'book')
+    """
+    ends = (place for place, letter in enumerate(f"{asked}#") if letter == "#")
+    return next((asked[:end] for end in ends if is_archive(asked[:end])), asked.partition("#")[0])
+
+
 def members(path: Path) -> Iterator[Member]:
     """Every plain file in it, in the archive's order, those of a tar or a Debian package within it too.
 
     A zip within another archive is a member like others: it cannot be read from the beginning to the end. Links are
-    passed over. Of a zip each name comes once, the last one; of a tar as often as it is there. Raises
-    :class:`DataError` for what is no archive, or damaged, or holds far more than it could of text.
+    passed over, and a file with holes is one byte 0. Of a zip each name comes once, the last one; of a tar as often as
+    it is there. Raises :class:`DataError` for what is no archive, or damaged, or holds far more than it could of text.
     """
     if not is_archive(path.name):
         raise DataError("is no archive by its name", where=str(path), fix=f"name one that ends in {', '.join(ENDINGS)}")
@@ -150,8 +160,10 @@ class _Archive:
                 if info is None:
                     break
                 body = tar.extractfile(info) if info.isreg() and not info.issparse() else None
-            if body is not None:
-                member = prefix + _clean(info.name)
+            member = prefix + _clean(info.name)
+            if info.issparse():  # its holes are bytes 0, of which any number costs an archive nothing: one will do
+                yield Member(name=member, body=_Checked(io.BytesIO(b"\0"), self))
+            elif body is not None:
                 yield from self._one(member, _Checked(body, self, inside=member, counts=False), depth + 1)
         while plain.read(CHUNK_BYTES):  # checksums stand at the end
             pass
