@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,8 +158,8 @@ def test_an_archive_that_changes_meanwhile_is_not_found_under_its_old_hash(
     path = tmp_path / "a.tar"
     path.write_bytes(tar_of(TEXTS))
 
-    def growing(archive: Path) -> Iterator[Member]:
-        yield from members(archive)
+    def growing(archive: Path, enters: Callable[[str], bool]) -> Iterator[Member]:
+        yield from members(archive, enters)
         path.write_bytes(tar_of({**TEXTS, "more.txt": b"more"}))
 
     monkeypatch.setattr(unpacked, "members", growing)
@@ -187,3 +187,32 @@ def test_an_index_that_is_none_is_told(tmp_path: Path, damage: str) -> None:
     index.write_text(json.dumps(whole) if "Infinity" in damage else damage, encoding="utf-8")
     with pytest.raises(DataError, match="is no index of an archive"):
         open_corpus(f"archive:{tmp_path}/a.tar", tmp_path / "cache")
+
+
+CUT = gzip.compress(tar_of(TEXTS))[:-50]
+FIXTURES = {
+    "t/a.tar": b"",
+    "t/b.tgz": b"none",
+    "t/c.deb": b"!<",
+    "t/d.tar": b"plain words\n",
+    "t/e.tar.zst": b"(",
+    "f.txz": b"",
+}
+
+
+def test_what_has_the_name_of_an_archive_and_is_none_is_a_member_like_others(tmp_path: Path) -> None:
+    """Sources come with such files, for their tests."""
+    (tmp_path / "a.tar").write_bytes(tar_of({**TEXTS, **FIXTURES, "t/zeros.tar": b"\0" * 1024}))
+    for pattern in ("", "#**"):
+        found = all_of(open_corpus(f"archive:{tmp_path}/a.tar{pattern}", tmp_path / "cache"))
+        assert found == TEXTS | {name: content for name, content in FIXTURES.items() if content}
+
+
+def test_an_archive_within_is_entered_only_where_something_can_be_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({**TEXTS, "tests/cut.tar.gz": CUT, "in/b.tar": tar_of(TEXTS)}))
+    for pattern, count in (("texts/**", 300), ("texts/*/*.txt", 300), ("in/b.tar/texts/[0-9]/*", 300), ("**", None)):
+        if count is None:
+            with pytest.raises(DataError, match=r"cannot be unpacked at tests/cut\.tar\.gz"):
+                open_corpus(f"archive:{tmp_path}/a.tar#{pattern}", tmp_path / "cache")
+        else:
+            assert len(all_of(open_corpus(f"archive:{tmp_path}/a.tar#{pattern}", tmp_path / "cache"))) == count

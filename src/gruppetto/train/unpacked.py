@@ -20,7 +20,7 @@ from gruppetto.errors import DataError
 from gruppetto.train.archive import CHUNK_BYTES, Member, members
 from gruppetto.train.cache import publish
 from gruppetto.train.corpus import Corpus, Document, FileSpan, divide
-from gruppetto.train.globs import matcher
+from gruppetto.train.globs import beginning, matcher
 from gruppetto.train.manifest import Manifest
 
 __all__ = ["Wanted", "hash_of", "open_archive"]
@@ -86,7 +86,7 @@ class _Unpacking:
 
     def __init__(self, path: Path, wanted: Wanted, digest: str) -> None:
         self._path, self._field, self._digest = path, wanted.field, digest
-        self._matches = matcher(wanted.pattern).fullmatch
+        self._matches, self._begins = matcher(wanted.pattern).fullmatch, beginning(wanted.pattern)
         self._spans: dict[str, tuple[tuple[str, int, int], ...]] = {}
         """Of each member the documents in it."""
         self._skipped: set[str] = set()
@@ -105,7 +105,7 @@ class _Unpacking:
 
     def write(self, file: BinaryIO) -> None:
         take = self._take_lines if self._field else self._take_text
-        for member in members(self._path):
+        for member in members(self._path, self._enters):
             if not self._matches(member.name):
                 continue
             before = self._at
@@ -123,6 +123,10 @@ class _Unpacking:
                 self._bound()
         if hash_of(self._path) != self._digest:  # it would be found under the hash of another file for ever
             raise DataError("has changed while it was read", where=str(self._path), fix="wait until it is whole")
+
+    def _enters(self, folder: str) -> bool:
+        """Whether there can be something below a folder that is asked for."""
+        return self._begins.startswith(folder) or folder.startswith(self._begins)
 
     def _bound(self) -> None:
         if self._count > MAX_DOCUMENTS:
