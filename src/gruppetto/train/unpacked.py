@@ -72,7 +72,7 @@ def hash_of(path: Path) -> str:
             with path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        raise DataError("does not exist", where=str(path), fix="name an archive") from None
+        raise DataError("does not exist", where=str(path), fix="bring it there, or name another archive") from None
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(path), fix="name an archive") from error
     except ValueError as error:  # a byte 0 in its name
