@@ -69,8 +69,12 @@ MAX_WORDS = 400
 
 
 def _cut(words: str) -> str:
-    """Without the middle, if it is too long."""
-    return words if len(words) <= MAX_WORDS else f"{words[: MAX_WORDS - 120]} … {words[-100:]}"
+    """Without the middle, if it is too long; what would end a line, or speak to a terminal, as an escape."""
+    if len(words) > MAX_WORDS:
+        words = f"{words[: MAX_WORDS - 120]} … {words[-100:]}"
+    if words.isprintable():
+        return words
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
 class UserError(GruppettoError, ValueError):
@@ -80,6 +84,8 @@ class UserError(GruppettoError, ValueError):
 
     >>> print(UserError("num_learners is 0", where="run.toml: run.num_learners", fix="use 1 or more"))
     run.toml: run.num_learners: num_learners is 0; use 1 or more
+    >>> print(UserError("does not exist", where="a\\nb"))
+    a\\nb: does not exist
     """
 
     exit_code = 2

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from torch import nn
 from torch.optim import SGD
@@ -134,3 +135,10 @@ def test_a_state_is_given_by_all_ranks_or_by_none() -> None:
         met(auto, {"alike": {}})
         == ["Learner.donate: donate is 'auto' on rank 0, None on rank 1; give one value to all ranks of a learner"] * 2
     )
+
+
+def test_ranks_of_two_versions_say_so_though_they_tell_other_things() -> None:
+    flat, old = FlatModel(nn.Linear(2, 2), trainable_only=True), msgspec.msgpack.encode({"version": "0.1", "old": 1})
+    ranks = Group(1, {0: old})
+    with pytest.raises(SettingError, match=r"rank 0 runs Gruppetto 0\.1, rank 1 "):
+        come_together(ranks, flat, fallback="x", name=None, session="s", alike={})  # type: ignore[arg-type]

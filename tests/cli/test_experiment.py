@@ -12,6 +12,7 @@ from gruppetto.cli.__main__ import main
 from gruppetto.experiments.catalogue import EXPERIMENTS
 from gruppetto.experiments.experiment import Scale
 from gruppetto.experiments.store import Store
+from gruppetto.train.corpus import open_corpus
 
 
 def test_it_names_all_experiments(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +64,24 @@ def test_another_corpus_is_another_experiment_beside_the_first(
     assert f"Corpus: `{source}`, sha256 0000000000000000 and 1111111111111111…" in told and "| 1.000" in told
     (page,) = tmp_path.glob("fragments-on-text-my-story-txt-quick.md")
     assert page.read_text() in told and "Corpus" not in (tmp_path / "fragments-quick.md").read_text()
+
+
+def test_results_of_other_bytes_under_the_same_name_are_not_added_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("the wheel of the one ahead. " * 400)
+    source = f"text:{text}"
+    given = ["experiment", "fragments", "--quick", "--data", source, "--cache", str(tmp_path), "--out", str(out)]
+    store, sha256 = Store(out / "fragments.jsonl"), open_corpus(source).manifest.sha256
+    for ride in EXPERIMENTS["fragments"].rides(Scale(quick=True, data=source)):
+        store.add(ride, {"loss": 2.0, "corpus": sha256}, took_s=0)
+    assert main(given) == 0 and sha256[:16] in capsys.readouterr().out
+    text.write_text("The wheel of the one ahead. " * 400)
+    assert main(given) == 2
+    told = capsys.readouterr().err
+    assert f"fragments.jsonl: has results of another {source}: its sha256 was {sha256[:16]}" in told
+    assert main([*given, "--show"]) == 0
 
 
 def test_what_has_a_material_of_its_own_has_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

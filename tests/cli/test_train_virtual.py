@@ -90,6 +90,12 @@ def test_a_plan_runs_to_a_report_with_its_rival_and_the_killed_one_to_the_same_b
     assert main(["status", str(cut)]) == 0
     assert "in virtual time, round " in (said := capsys.readouterr().out) and ", stopped; " in said
     plan.unlink()  # all that it was told lies in its directory
+    with (tmp_path / "text.txt").open("r+") as text:
+        text.write("THE")
+    assert main(["resume", str(cut), "--cache", str(tmp_path)]) == 2
+    assert "text.txt: is not what the run was begun on" in capsys.readouterr().err and (state / "round-3").exists()
+    with (tmp_path / "text.txt").open("r+") as text:
+        text.write("the")
     assert main(["resume", str(cut), "--cache", str(tmp_path), "--json"]) == 0
     resumed = capsys.readouterr()
     assert json.loads(resumed.out) == report and f"going on from {state / 'round-2'}" in resumed.err

@@ -132,3 +132,23 @@ def test_a_run_that_fails_is_left_to_the_others(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         make_rides(RIDES, store, cache=tmp_path, make=make)
     assert Claims(claims_beside(store.path)).take(RIDES[0].hash)
+
+
+def test_what_was_made_is_kept_where_nothing_can_be_claimed_any_more(tmp_path: Path) -> None:
+    store = Store(tmp_path / "x.jsonl")
+    shared = Shared(RIDES[:1], store)
+    with shared.open():
+        ride = shared.take()
+        assert ride is not None
+        place = claims_beside(store.path)
+        place.rename(tmp_path / "elsewhere")
+        place.touch()
+        shared.keep(ride, {"loss": 1.0}, took_s=0)
+        assert shared.take() is None
+    assert RIDES[0] in Store(store.path)
+
+
+def test_a_file_in_the_place_of_claims_is_no_claim(tmp_path: Path) -> None:
+    claims_beside(tmp_path / "x.jsonl").touch()
+    with pytest.raises(NotADirectoryError):
+        Shared(RIDES, Store(tmp_path / "x.jsonl")).take()

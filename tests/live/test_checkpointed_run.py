@@ -86,6 +86,13 @@ def test_a_run_goes_on_from_its_checkpoint_after_everything_was_killed(
     until_round(run, report["round"] + 6, train)
     kill_all(run, train)
 
+    known, there = (run / "corpus.json").read_bytes(), sorted(run.rglob("*"))
+    (run / "corpus.json").write_bytes(known.replace(b'"sha256": "', b'"sha256": "not '))
+    assert main(["resume", str(run)]) == 2
+    assert "python-stdlib: is not what the run was begun on" in capsys.readouterr().err
+    assert sorted(run.rglob("*")) == there
+    (run / "corpus.json").write_bytes(known)
+
     resumed = json.loads(said(gruppetto("resume", str(run), "--json")))
     assert resumed["finished"] and resumed["rounds"] == ROUNDS
     assert resumed["checks"] == {"replay": "ok", "ledger_balances": "ok", "ledger_agrees": "ok"}

@@ -38,6 +38,8 @@ def records(out: Path) -> list[dict[str, object]]:
 
 def test_two_processes_equal_lock_step(setting: TrainSetting, data: Data, cache: Path, tmp_path: Path) -> None:
     plan = plan_for(setting, cache, tmp_path / "run", "data-parallel", 2, 20)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()  # of who holds it
     outcome = run_baseline(plan)
     with TrainLog(tmp_path / "log", lambda: 0.0) as log:
         model, found = lockstep_data_parallel(setting, data, num_learners=2, rounds=20, log=log)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.train.archives import tar_of, zip_of
 
 from gruppetto.errors import DataError
+from gruppetto.train import unpacked
+from gruppetto.train.archive import Member, members
 from gruppetto.train.corpus import Corpus, open_corpus
 from gruppetto.train.data import open_data
 from gruppetto.train.setting import DataSetting, TrainSetting
@@ -107,3 +112,107 @@ def test_it_is_trained_on(tmp_path: Path) -> None:
     data = open_data(TrainSetting(data=DataSetting(corpus=f"archive:{tmp_path}/a.tar")), tmp_path / "cache")
     total_bytes = sum(len(text) + 1 for text in TEXTS.values())
     assert len(data.train) + len(data.held_out) == total_bytes and data.manifest.train_documents > 200
+
+
+def test_a_path_may_hold_what_stands_before_a_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "books#2: new"
+    folder.mkdir()
+    (folder / "a#1.tar").write_bytes(tar_of({**TEXTS, "b.md": b"read me\n" * 99}))
+    for inside, count in (("", 301), ("#", 301), ("#*.md", 1), ("#**/*.txt#", 300)):
+        found = all_of(open_corpus(f"archive:{folder}/a#1.tar{inside}", tmp_path / "cache"))
+        assert len({name.partition("#")[0] for name in found}) == count
+
+
+def test_names_that_are_no_text_are_names(tmp_path: Path) -> None:
+    name = "caf\udce9\n\x1b[31m.txt"
+    (tmp_path / "a.tar").write_bytes(tar_of({name: b"text\n" * 999, "x.txt": b"text\n" * 999}))
+    for _ in range(2):  # unpacked, and found
+        found = all_of(open_corpus(f"archive:{tmp_path}/a.tar#caf\udce9*", tmp_path / "cache"))
+        assert {document.partition("#")[0] for document in found} == {name}
+    with pytest.raises(DataError, match=r"line 1 of caf\\udce9\\n\\x1b\[31m\.txt has no text") as caught:
+        open_corpus(f"archive:{tmp_path}/a.tar#**#text", tmp_path / "cache")
+    assert str(caught.value).isprintable()
+
+
+def test_a_file_with_holes_is_no_text(tmp_path: Path) -> None:
+    sparse = tarfile.TarInfo("sparse.txt")
+    sparse.type, sparse.size = tarfile.GNUTYPE_SPARSE, 0
+    (tmp_path / "a.tar").write_bytes(tar_of(TEXTS, sparse))
+    corpus = open_corpus(f"archive:{tmp_path}/a.tar", tmp_path / "cache")
+    assert all_of(corpus) == TEXTS and corpus.manifest.skipped == 1
+
+
+def test_what_has_no_end_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar")
+    (tmp_path / "b.tar").symlink_to("/dev/zero")
+    for name in ("a.tar", "b.tar"):
+        with pytest.raises(DataError, match="is no plain file"):
+            open_corpus(f"archive:{tmp_path}/{name}", tmp_path / "cache")
+    with pytest.raises(DataError, match="null byte"):
+        open_corpus("archive:a\0.tar", tmp_path / "cache")
+
+
+def test_an_archive_that_changes_meanwhile_is_not_found_under_its_old_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_of(TEXTS))
+
+    def growing(archive: Path, enters: Callable[[str], bool]) -> Iterator[Member]:
+        yield from members(archive, enters)
+        path.write_bytes(tar_of({**TEXTS, "more.txt": b"more"}))
+
+    monkeypatch.setattr(unpacked, "members", growing)
+    with pytest.raises(DataError, match="has changed while it was read"):
+        open_corpus(f"archive:{path}", tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+    monkeypatch.undo()
+    assert "more.txt" in all_of(open_corpus(f"archive:{path}", tmp_path / "cache"))
+
+
+def test_a_line_that_is_too_long_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacked, "MAX_LINE_BYTES", 1 << 20)
+    (tmp_path / "a.tar").write_bytes(tar_of({"a": json.dumps({"text": "x" * (2 << 20)}).encode()}))
+    with pytest.raises(DataError, match="line 1 of a is longer than 1 MiB"):
+        open_corpus(f"archive:{tmp_path}/a.tar#**#text", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("damage", ["[]", "[" * 100_000, '{"flat_bytes": 1}', '"train": Infinity', "\x00"])
+def test_an_index_that_is_none_is_told(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of(TEXTS))
+    open_corpus(f"archive:{tmp_path}/a.tar", tmp_path / "cache")
+    (index,) = (tmp_path / "cache").glob("*.json")
+    whole = json.loads(index.read_bytes())
+    whole["train"][0][1] = float("inf")
+    index.write_text(json.dumps(whole) if "Infinity" in damage else damage, encoding="utf-8")
+    with pytest.raises(DataError, match="is no index of an archive"):
+        open_corpus(f"archive:{tmp_path}/a.tar", tmp_path / "cache")
+
+
+CUT = gzip.compress(tar_of(TEXTS))[:-50]
+FIXTURES = {
+    "t/a.tar": b"",
+    "t/b.tgz": b"none",
+    "t/c.deb": b"!<",
+    "t/d.tar": b"plain words\n",
+    "t/e.tar.zst": b"(",
+    "f.txz": b"",
+}
+
+
+def test_what_has_the_name_of_an_archive_and_is_none_is_a_member_like_others(tmp_path: Path) -> None:
+    """Sources come with such files, for their tests."""
+    (tmp_path / "a.tar").write_bytes(tar_of({**TEXTS, **FIXTURES, "t/zeros.tar": b"\0" * 1024}))
+    for pattern in ("", "#**"):
+        found = all_of(open_corpus(f"archive:{tmp_path}/a.tar{pattern}", tmp_path / "cache"))
+        assert found == TEXTS | {name: content for name, content in FIXTURES.items() if content}
+
+
+def test_an_archive_within_is_entered_only_where_something_can_be_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({**TEXTS, "tests/cut.tar.gz": CUT, "in/b.tar": tar_of(TEXTS)}))
+    for pattern, count in (("texts/**", 300), ("texts/*/*.txt", 300), ("in/b.tar/texts/[0-9]/*", 300), ("**", None)):
+        if count is None:
+            with pytest.raises(DataError, match=r"cannot be unpacked at tests/cut\.tar\.gz"):
+                open_corpus(f"archive:{tmp_path}/a.tar#{pattern}", tmp_path / "cache")
+        else:
+            assert len(all_of(open_corpus(f"archive:{tmp_path}/a.tar#{pattern}", tmp_path / "cache"))) == count

@@ -25,10 +25,16 @@ ANY_PORT = ":0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Greeting:
-    """What each rank tells all others, once."""
+class _Version:
+    """Of a greeting, what every version has: the rest is read only where all run the same one."""
 
     version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Greeting(_Version):
+    """What each rank tells all others, once."""
+
     name: str
     """"" if it was not given one."""
     fallback: str
@@ -76,15 +82,11 @@ def come_together(
         gives=gives,
         held=[held[tensor.name].bounds for tensor in flat.layout.tensors],
     )
-    greetings = [msgspec.msgpack.decode(data, type=_Greeting) for data in ranks.everybody(msgspec.msgpack.encode(own))]
+    said = ranks.everybody(msgspec.msgpack.encode(own))
+    _check_versions([msgspec.msgpack.decode(data, type=_Version).version for data in said])
+    greetings = [msgspec.msgpack.decode(data, type=_Greeting) for data in said]
     first = greetings[0]
     for rank, other in enumerate(greetings):
-        if other.version != first.version:
-            raise SettingError(
-                f"rank 0 runs Gruppetto {first.version}, rank {rank} {other.version}",
-                where="Learner",
-                fix="run one version on all ranks",
-            )
         _check_alike(first.alike, rank, other.alike)
         if other.layout_hash != first.layout_hash:
             raise LayoutError(
@@ -112,6 +114,16 @@ def come_together(
     ]
     flat.spread(supplied(flat.layout, by_rank)[ranks.rank])
     return first.name or first.fallback, first.session, all(greeting.gives for greeting in greetings)
+
+
+def _check_versions(versions: list[str]) -> None:
+    for rank, version in enumerate(versions):
+        if version != versions[0]:
+            raise SettingError(
+                f"rank 0 runs Gruppetto {versions[0]}, rank {rank} {version}",
+                where="Learner",
+                fix="run one version on all ranks",
+            )
 
 
 def _check_alike(first: Mapping[str, Setting], rank: int, other: Mapping[str, Setting]) -> None:

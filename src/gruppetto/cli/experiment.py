@@ -79,7 +79,9 @@ def main(arguments: Sequence[str]) -> int:
     elif scale.data:
         for experiment in experiments:
             experiment.chosen(scale)
-        open_corpus(scale.data, flags.cache)  # what is wrong with it is said here, and it is unpacked once
+        corpus = open_corpus(scale.data, flags.cache)  # what is wrong with it is said here, and it is unpacked once
+        for experiment in experiments:
+            _refuse_others(experiment, scale, flags, corpus.manifest.sha256)
     found = {experiment.name: _one(experiment, scale, flags) for experiment in experiments}
     if flags.json:
         print_json(found if name == ALL else found[name])
@@ -104,6 +106,18 @@ def _corpus(source: str) -> str:
     """ "" for the default. Raises :class:`SettingError`."""
     DataSetting(corpus=source or Ride().data)
     return "" if source == Ride().data else source
+
+
+def _refuse_others(experiment: Experiment, scale: Scale, flags: Flags, sha256: str) -> None:
+    """Raises :class:`DataError` where results are of other bytes under the same name, so that none are compared."""
+    store = Store(_kept(experiment, flags))
+    known = {str((store.get(ride) or {}).get("corpus", sha256)) for ride in experiment.rides(scale)}
+    for other in sorted(known - {sha256}):
+        raise DataError(
+            f"has results of another {scale.data}: its sha256 was {other[:16]}…, and is {sha256[:16]}…",
+            where=str(store.path),
+            fix="name another --out, or bring that corpus back",
+        )
 
 
 def _kept(experiment: Experiment, flags: Flags) -> Path:

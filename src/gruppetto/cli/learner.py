@@ -90,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
         parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
         part=part,
+        run=file.parent if _is_run_directory(file.parent) else None,
     )
     if not arrived:
         raise Stopped(signal.SIGTERM, more=f"; {flags.name} has left the run")
@@ -137,7 +138,11 @@ def _parts_of(file: Path, name: str) -> Path:
 
 def _place_for(file: Path, name: str) -> Path | None:
     """Among what else a run directory keeps of this learner; None if ``file`` does not lie in one."""
-    return file.parent / "learners" / name / "checkpoints" if (file.parent / LOCK).exists() else None
+    return file.parent / "learners" / name / "checkpoints" if _is_run_directory(file.parent) else None
+
+
+def _is_run_directory(directory: Path) -> bool:
+    return (directory / LOCK).exists()
 
 
 def _address(syncer: str) -> str:

@@ -19,6 +19,8 @@ from gruppetto.launch.place import held_directory, run_directory
 from gruppetto.launch.resuming import Resumption, find, make_ready
 from gruppetto.report.rundir import Report, write_report
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.train.corpus import open_corpus
+from gruppetto.train.manifest import check_same
 
 __all__ = ["main"]
 
@@ -59,9 +61,11 @@ def main(arguments: Sequence[str]) -> int:
             else:
                 print(f"{found.run}: the run is finished, at round {found.round}: nothing is left to be resumed")
             return 0
+        cache = Path(flags.cache).expanduser()
+        check_same(open_corpus(found.config.train.data.corpus, cache).manifest, found.run)  # before anything is moved
         print(_what(found), file=sys.stderr, flush=True)
         make_ready(found, directory)
-        report = _ride(found, directory, cache=Path(flags.cache).expanduser())
+        report = _ride(found, directory, cache=cache)
     if flags.json:
         print_json(report.figures)
     else:

@@ -23,6 +23,7 @@ from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.launch.strike import Strike
 from gruppetto.report.rundir import Report, write_report
 from gruppetto.runtime.clock import MonotonicClock
+from gruppetto.train.archive import path_of
 
 __all__ = ["Flags", "check_data", "main", "needed_by", "ride_and_report", "run_rival"]
 
@@ -223,7 +224,7 @@ def place_of(corpus: str) -> str | None:
     ('texts.zip', '/srv', None)
     """
     kind, _, rest = corpus.partition(":")
-    found = {"text": rest, "archive": rest.partition("#")[0], "package": rest.partition(":")[2]}
+    found = {"text": rest, "archive": path_of(rest), "package": rest.partition(":")[2]}
     return found.get(kind) or None
 
 

@@ -128,7 +128,7 @@ def ride_virtually(
 
     from gruppetto.numerics.codec import CODECS
     from gruppetto.train.data import open_data
-    from gruppetto.train.manifest import write_manifest
+    from gruppetto.train.manifest import check_same, write_manifest
     from gruppetto.train.model import build, num_parameters
     from gruppetto.train.virtual import VirtualRun
     from gruppetto.train.virtual_keeping import Keeper, newest_saved
@@ -136,6 +136,7 @@ def ride_virtually(
     config, table = asked.run, asked.table
     torch.set_num_threads(config.train.threads)
     data = open_data(config.train, cache)
+    check_same(data.manifest, directory)
     write_manifest(data.manifest, directory)
     (directory / STATE).mkdir(exist_ok=True)
     if not resume:

@@ -17,6 +17,7 @@ is all.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -92,11 +93,12 @@ class Claims:
             return True
 
     def release(self, what: str) -> None:
-        """It is done, or left to others."""
+        """It is done, or left to others. Nothing, if it is not ours."""
         with self._lock:
-            held = self._held.pop(what)
-            held.path.unlink(missing_ok=True)
-            os.close(held.descriptor)
+            if (held := self._held.pop(what, None)) is not None:
+                with suppress(OSError):  # unlocked it says nothing here, and nothing elsewhere once it rests
+                    held.path.unlink()
+                os.close(held.descriptor)
 
     def holder(self, what: str) -> str:
         """Who does it, in words; "" if nobody does."""
@@ -158,11 +160,11 @@ class Claims:
         return now - seen.since >= LEASE_S
 
     def _made(self, path: Path) -> _Held:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._make_directory()
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:  # the last one to leave has removed the directory between the two calls
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._make_directory()
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             locked = _is_locked_by(descriptor)
@@ -173,6 +175,12 @@ class Claims:
             path.unlink(missing_ok=True)
             raise OSError(error.errno, error.strerror, str(path)) from error
         return _Held(path, descriptor, word)
+
+    def _make_directory(self) -> None:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:  # of a claim it would mean that somebody else was first
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self._directory)) from error
 
 
 def this_machine() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gruppetto.experiments.claims import Claims, this_machine
@@ -89,8 +89,9 @@ class Shared:
         """Add what came of a ride of ours to the store. Raises :class:`OSError`."""
         with self._changed:
             # Two machines that append to one file of a network file system at once may overwrite each other's line.
-            while not self._claims.take(_THE_FILE):
-                self._changed.wait(self._poll_s / 10)
+            with suppress(OSError):  # what cannot be claimed any more is kept all the same: it may have taken hours
+                while not self._claims.take(_THE_FILE):
+                    self._changed.wait(self._poll_s / 10)
             self._store.add(ride, result, took_s=took_s)
             self._claims.release(_THE_FILE)
             self._claims.release(ride.hash)

@@ -29,6 +29,7 @@ from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data, open_data
 from gruppetto.train.evaluate import Evaluation, evaluate, sample
 from gruppetto.train.export import export
+from gruppetto.train.manifest import check_same
 from gruppetto.train.model import build
 from gruppetto.train.setting import TrainSetting
 
@@ -47,6 +48,7 @@ def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
     setting, papers = config.train, looker_papers(config.syncer.certs, config.syncer.token_file)
     torch.set_num_threads(setting.threads)
     data = open_data(setting, cache)
+    check_same(data.manifest, directory)
     # A learner builds the very same weights from the seed, and the run begins with them: this is round 0.
     model = build(setting.model, data.tokenizer.vocab_size)
     pause = threading.Event()

@@ -23,6 +23,7 @@ from gruppetto.runtime.security.places import Papers
 from gruppetto.train.batches import Batches
 from gruppetto.train.data import open_data
 from gruppetto.train.inner import adamw, learning_rate
+from gruppetto.train.manifest import check_same
 from gruppetto.train.model import build
 from gruppetto.train.sharded import gather_place, shard
 from gruppetto.train.step import backward, update
@@ -46,8 +47,10 @@ def ride(
     parts: Path,
     checkpoints: Path | None = None,
     part: Path | None = None,
+    run: Path | None = None,
 ) -> bool:
     """Train as learner ``entry`` of a run until its last round. ``checkpoints``: where it saves its state now and then.
+    ``run``: its directory, where that is on this machine.
 
     The learning rate follows the newest round that the learner has seen, so that unequal learners anneal together; the
     data slot and its cursor are the syncer's to give. Parts of checkpoints of the whole run are written under
@@ -58,6 +61,8 @@ def ride(
     setting = config.train
     torch.set_num_threads(setting.threads)
     data = open_data(setting, cache)
+    if run is not None:
+        check_same(data.manifest, run)
     model = build(setting.model, data.tokenizer.vocab_size)
     place = gather_place()
     if place.size > 1:

@@ -229,10 +229,13 @@ def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int
 
     >>> print(choose_outer("auto", rounds=600, sync_period=24)[1])
     short (nesterov, lr 0.7, momentum 0.5): 600 rounds at H = 24 are 25 outer steps a fragment, below 2000
+    >>> print(choose_outer("rising", rounds=None, sync_period=8)[1])
+    rising (nesterov, lr 0.7, momentum 0.5, the same throughout as no end is in sight): chosen by name
     """
     assert sync_period > 0
     if isinstance(outer, OuterSetting):
-        return _until(outer, rounds, sync_period), f"{_describe(outer)}: set explicitly"
+        chosen = _until(outer, rounds, sync_period)
+        return chosen, f"{_describe(chosen)}: set explicitly"
     if outer in OUTER_PRESETS:
         chosen = _until(OUTER_PRESETS[outer], rounds, sync_period)
         return chosen, f"{outer} ({_describe(chosen)}): chosen by name"
@@ -248,15 +251,21 @@ def choose_outer(outer: str | OuterSetting, rounds: int | None, sync_period: int
 
 
 def _describe(setting: OuterSetting) -> str:
-    lr = f"{setting.lr:g}"
-    if (setting.first_share, setting.final_share) != (1.0, 1.0):
+    lr, more = f"{setting.lr:g}", ""
+    if _changes(setting) and setting.rounds is None:
+        more = ", the same throughout as no end is in sight"
+    elif (setting.first_share, setting.final_share) != (1.0, 1.0):
         lr = f"from {setting.lr * setting.first_share:g} to {setting.lr * setting.final_share:g}"
-    mean = f", mean of the last {setting.average_share:.0%}" if setting.average_share else ""
-    return f"{setting.optimizer}, lr {lr}, momentum {setting.momentum:g}{mean}"
+    if setting.averages:
+        more = f", mean of the last {setting.average_share:.0%}"
+    return f"{setting.optimizer}, lr {lr}, momentum {setting.momentum:g}{more}"
+
+
+def _changes(setting: OuterSetting) -> bool:
+    """Whether it is to change on the way to the end of a run."""
+    return (setting.first_share, setting.final_share, setting.average_share) != (1.0, 1.0, 0.0)
 
 
 def _until(setting: OuterSetting, rounds: int | None, sync_period: int) -> OuterSetting:
     """The same, knowing where the run ends, if it is to change on the way."""
-    if (setting.first_share, setting.final_share, setting.average_share) == (1.0, 1.0, 0.0):
-        return setting
-    return replace(setting, rounds=rounds, sync_period=sync_period)
+    return replace(setting, rounds=rounds, sync_period=sync_period) if _changes(setting) else setting

@@ -13,16 +13,16 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
 from gruppetto.errors import DataError
-from gruppetto.train.packing import PACKINGS, Source
+from gruppetto.train.packing import BEGINNINGS, PACKINGS, Source
 
-__all__ = ["CHUNK_BYTES", "ENDINGS", "Member", "is_archive", "members"]
+__all__ = ["CHUNK_BYTES", "ENDINGS", "Member", "is_archive", "members", "path_of"]
 
 CHUNK_BYTES = 1 << 20
 MOST_TIMES = 100
@@ -62,6 +62,7 @@ class Member:
 
 ZIPS = (".zip", ".whl")
 DEB = ".deb"
+DEB_BEGINS = b"!<arch>\n"
 ENDINGS = (*PACKINGS, *ZIPS, DEB)
 
 
@@ -74,16 +75,29 @@ def is_archive(name: str) -> bool:
     return name.endswith(ENDINGS)
 
 
-def members(path: Path) -> Iterator[Member]:
+def path_of(asked: str) -> str:
+    """The path in ``PATH[#PATTERN[#FIELD]]``: it ends where an archive's name does, and may hold a ``#`` before that.
+
+    >>> path_of("books#2/a.zip#**/*.md"), path_of("a.tar"), path_of("book#1")
+    ('books#2/a.zip', 'a.tar', 'book')
+    """
+    ends = (place for place, letter in enumerate(f"{asked}#") if letter == "#")
+    return next((asked[:end] for end in ends if is_archive(asked[:end])), asked.partition("#")[0])
+
+
+def members(path: Path, enters: Callable[[str], bool] = lambda folder: True) -> Iterator[Member]:
     """Every plain file in it, in the archive's order, those of a tar or a Debian package within it too.
 
+    ``enters(folder)``: whether to look into one that lies within; else it is a member like others, as is whatever has
+    the name of an archive and does not begin like one.
+
     A zip within another archive is a member like others: it cannot be read from the beginning to the end. Links are
-    passed over. Of a zip each name comes once, the last one; of a tar as often as it is there. Raises
-    :class:`DataError` for what is no archive, or damaged, or holds far more than it could of text.
+    passed over, and a file with holes is one byte 0. Of a zip each name comes once, the last one; of a tar as often as
+    it is there. Raises :class:`DataError` for what is no archive, or damaged, or holds far more than it could of text.
     """
     if not is_archive(path.name):
         raise DataError("is no archive by its name", where=str(path), fix=f"name one that ends in {', '.join(ENDINGS)}")
-    archive = _Archive(path)
+    archive = _Archive(path, enters)
     with archive.damage_told():
         file = path.open("rb")
     with file:
@@ -96,8 +110,8 @@ def members(path: Path) -> Iterator[Member]:
 class _Archive:
     """The file, and how much has been unpacked of it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, enters: Callable[[str], bool]) -> None:
+        self.path, self._enters = path, enters
         with self.damage_told():
             self._bound_bytes = max(LEAST_BOUND_BYTES, MOST_TIMES * path.stat().st_size)
         self._unpacked_bytes = 0
@@ -150,21 +164,26 @@ class _Archive:
                 if info is None:
                     break
                 body = tar.extractfile(info) if info.isreg() and not info.issparse() else None
-            if body is not None:
-                member = prefix + _clean(info.name)
+            member = prefix + _clean(info.name)
+            if info.issparse():  # its holes are bytes 0, of which any number costs an archive nothing: one will do
+                yield Member(name=member, body=_Checked(io.BytesIO(b"\0"), self))
+            elif body is not None:
                 yield from self._one(member, _Checked(body, self, inside=member, counts=False), depth + 1)
         while plain.read(CHUNK_BYTES):  # checksums stand at the end
             pass
 
     def _one(self, name: str, body: _Checked, depth: int) -> Iterator[Member]:
-        if depth < MAX_DEPTH and name.endswith((*PACKINGS, DEB)):
-            yield from self.of_stream(name, body, f"{name}/", depth)
-        else:
-            yield Member(name=name, body=body)
+        if depth < MAX_DEPTH and name.endswith((*PACKINGS, DEB)) and self._enters(f"{name}/"):
+            head = _head(body)
+            body = _Checked(_Again(head, body), self, inside=name, counts=False)
+            if _begins_like(name, head):
+                yield from self.of_stream(name, body, f"{name}/", depth)
+                return
+        yield Member(name=name, body=body)
 
     def _of_deb(self, source: _Checked, prefix: str, depth: int) -> Iterator[Member]:
         """An ``ar`` of few parts: a header of 60 bytes, then the part, to an even length."""
-        if source.read(8) != b"!<arch>\n":
+        if source.read(8) != DEB_BEGINS:
             with self.damage_told(prefix):
                 raise ValueError("it does not begin like a Debian package")
         found = False
@@ -220,6 +239,19 @@ class _Slice:
         return data
 
 
+class _Again:
+    """A stream of which the first bytes have been read already."""
+
+    def __init__(self, head: bytes, rest: Source) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int, /) -> bytes:
+        if not self._head:
+            return self._rest.read(size)
+        data, self._head = self._head[:size], self._head[size:]
+        return data
+
+
 class _Whole(tarfile.TarInfo):
     """A header that is damaged, or lacks at the end, is no end: tarfile would be silent about what follows."""
 
@@ -231,6 +263,28 @@ class _Whole(tarfile.TarInfo):
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(str(error)) from error
+
+
+def _head(body: Source) -> bytes:
+    """The first block of a tar, or all there is."""
+    head = b""
+    while len(head) < tarfile.BLOCKSIZE and (more := body.read(tarfile.BLOCKSIZE - len(head))):
+        head += more
+    return head
+
+
+def _begins_like(name: str, head: bytes) -> bool:
+    if name.endswith(DEB):
+        return head.startswith(DEB_BEGINS)
+    if packed := next((begins for ending, begins in BEGINNINGS.items() if name.endswith(ending)), b""):
+        return head.startswith(packed)
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # an empty one
+        return True
+    except (tarfile.HeaderError, ValueError):
+        return False
+    return True
 
 
 def _clean(name: str) -> str:

@@ -93,12 +93,13 @@ class Outcome:
 def run_baseline(plan: Plan) -> Outcome:
     """Run ``plan`` to its end in ``plan.num_learners`` processes.
 
+    Hidden files, such as the lock of whoever holds the directory, may be there already.
     Raises :class:`UserError` for a plan that cannot start, :class:`RunFailed` when a rank ends before the run
     does. No process is left behind either way.
     """
     started = wall_time_s()
     out = Path(plan.out).resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out.is_dir() and all(entry.name.startswith(".") for entry in out.iterdir())):
         raise StateError("is there already and not empty", where=plan.out, fix="name a new directory for the run")
     # Here rather than in the ranks: mistakes surface before anything starts, and the cache is filled once.
     data = open_data(plan.setting, Path(plan.cache))

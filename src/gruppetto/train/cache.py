@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,36 +13,57 @@ from gruppetto.errors import DataError
 
 __all__ = ["publish"]
 
+OPEN_FILES = Path("/proc/self/fd")
+"""Where a file that has no name can be given one (Linux)."""
+
 
 def publish(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Make ``path`` from what ``write`` writes, unless someone else was first: then theirs stays.
 
-    The content is complete and on disk before the name appears. Whoever calls this reads ``path`` afterwards,
-    so all processes use the same bytes even where ``write`` is not deterministic to the last of them.
+    The content is complete and on disk before the name appears, and where a file can do without one until then nothing
+    is left of a process that is killed. Whoever calls this reads ``path`` afterwards, so all processes use the same
+    bytes even where ``write`` is not deterministic to the last of them.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".making-", suffix=path.suffix)
+        descriptor, temporary = _begun(path)
     except OSError as error:
         raise DataError(
             f"cannot be written ({error.strerror})", where=str(path.parent), fix="check rights and space"
         ) from error
-    temporary = Path(name)
     try:
         with os.fdopen(descriptor, "w+b") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        try:
             # A link, unlike a rename, fails when the name is taken: the first stays.
-            path.hardlink_to(temporary)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            temporary.replace(path)
+            with suppress(FileExistsError):
+                if temporary is None:
+                    os.link(OPEN_FILES / str(descriptor), path, src_dir_fd=descriptor)  # which makes it follow the link
+                else:
+                    _link(temporary, path)
     except OSError as error:
         raise DataError(
             f"cannot be written ({error.strerror})", where=str(path), fix="check rights and space"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _begun(path: Path) -> tuple[int, Path | None]:
+    """A new file in the folder of ``path``, open; and its name, if it has to have one."""
+    if hasattr(os, "O_TMPFILE") and OPEN_FILES.is_dir():
+        with suppress(OSError):  # not every file system has files without names
+            return os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), None
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".making-", suffix=path.suffix)
+    return descriptor, Path(name)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        temporary.replace(path)

@@ -83,10 +83,11 @@ def open_corpus(source: str, cache: Path = Path(".cache/gruppetto")) -> Corpus:
 
         documents = hub_documents(rest)
     elif kind == "archive" and rest:
+        from gruppetto.train.archive import path_of
         from gruppetto.train.unpacked import Wanted, open_archive
 
-        path, _, inside = rest.partition("#")
-        pattern, _, field = inside.partition("#")
+        path = path_of(rest)
+        pattern, _, field = rest[len(path) + 1 :].partition("#")
         return open_archive(source, Path(path), Wanted(pattern=pattern or "**", field=field), cache)
     elif kind == "package" and rest:
         from gruppetto.train.packages import open_package

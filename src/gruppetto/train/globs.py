@@ -6,7 +6,7 @@ import re
 
 from gruppetto.errors import DataError
 
-__all__ = ["matcher"]
+__all__ = ["beginning", "matcher"]
 
 PIECE = re.compile(r"\*\*/|\*\*|\*|\?|\[(?P<not>!?)(?P<set>\][^\]/]*|[^\]/]+)\]|(?P<plain>.)", re.DOTALL)
 MEANING = {"**/": r"(?:.*/)?", "**": r".*", "*": r"[^/]*", "?": r"[^/]"}
@@ -25,6 +25,15 @@ def matcher(pattern: str) -> re.Pattern[str]:
         return re.compile("".join(map(_meaning, PIECE.finditer(pattern))), re.DOTALL)
     except re.error as error:
         raise DataError(f"is no pattern ({error.msg})", where=pattern, fix="write ranges as [a-z]") from None
+
+
+def beginning(pattern: str) -> str:
+    """What every path begins with that matches.
+
+    >>> beginning("linux/kernel/*.c"), beginning("**/*.c")
+    ('linux/kernel/', '')
+    """
+    return re.split(r"[*?\[]", pattern, maxsplit=1)[0]
 
 
 def _meaning(piece: re.Match[str]) -> str:

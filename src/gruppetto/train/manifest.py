@@ -6,7 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["CORPUS", "Manifest", "write_manifest"]
+from gruppetto.errors import DataError
+
+__all__ = ["CORPUS", "Manifest", "check_same", "write_manifest"]
 
 CORPUS = "corpus.json"
 """Its name in a run directory."""
@@ -37,6 +39,28 @@ class Manifest:
     def to_json(self) -> str:
         """One object over some lines, without what is empty."""
         return json.dumps({key: value for key, value in asdict(self).items() if value != ""}, indent=1) + "\n"
+
+
+def check_same(manifest: Manifest, directory: Path) -> None:
+    """Raises :class:`DataError` if the run in a directory was begun on other bytes under the same name.
+
+    Its ledger says which windows were trained on, and its losses are of what was held out: of other bytes neither is
+    true. Nothing is said of a directory that has no manifest, or one of another source.
+    """
+    place = directory / CORPUS
+    try:
+        known = json.loads(place.read_bytes())
+        source, sha256 = known["source"], known["sha256"]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DataError("is no manifest of a corpus", where=str(place), fix="delete it, to go on unchecked") from error
+    if source == manifest.source and sha256 != manifest.sha256:
+        raise DataError(
+            f"is not what the run was begun on: its sha256 is {manifest.sha256}, and was {sha256}",
+            where=manifest.source,
+            fix=f"bring that back, or delete {place} to go on with what is there now",
+        )
 
 
 def write_manifest(manifest: Manifest, directory: Path) -> None:

@@ -11,7 +11,7 @@ from typing import IO, Protocol, cast
 
 from gruppetto.errors import DataError
 
-__all__ = ["PACKINGS", "Source"]
+__all__ = ["BEGINNINGS", "PACKINGS", "Source"]
 
 
 class Source(Protocol):
@@ -58,3 +58,14 @@ PACKINGS: dict[str, Callable[[Source], Source]] = {
     ".tar.zst": _zstd,
 }
 """By the end of its name."""
+
+BEGINNINGS = {
+    ".tar.gz": b"\x1f\x8b",
+    ".tgz": b"\x1f\x8b",
+    ".tar.xz": b"\xfd7zXZ\0",
+    ".txz": b"\xfd7zXZ\0",
+    ".tar.bz2": b"BZh",
+    ".tbz2": b"BZh",
+    ".tar.zst": b"\x28\xb5\x2f\xfd",
+}
+"""What is packed begins with this; a plain tar with a header."""

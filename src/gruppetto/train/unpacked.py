@@ -10,6 +10,7 @@ import codecs
 import hashlib
 import io
 import json
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from gruppetto.errors import DataError
 from gruppetto.train.archive import CHUNK_BYTES, Member, members
 from gruppetto.train.cache import publish
 from gruppetto.train.corpus import Corpus, Document, FileSpan, divide
-from gruppetto.train.globs import matcher
+from gruppetto.train.globs import beginning, matcher
 from gruppetto.train.manifest import Manifest
 
 __all__ = ["Wanted", "hash_of", "open_archive"]
@@ -49,10 +50,11 @@ def open_archive(source: str, path: Path, wanted: Wanted, cache: Path) -> Corpus
     archive that is not there, cannot be read, or holds no text that was asked for.
     """
     digest = hash_of(path)
-    key = hashlib.sha256("\0".join((FORMAT, digest, wanted.pattern, wanted.field)).encode()).hexdigest()[:32]
+    asked = "\0".join((FORMAT, digest, wanted.pattern, wanted.field))
+    key = hashlib.sha256(asked.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     flat, index = cache / f"archive-{key}.text", cache / f"archive-{key}.json"
     if not (flat.exists() and index.exists()):
-        unpacking = _Unpacking(path, wanted)
+        unpacking = _Unpacking(path, wanted, digest)
         publish(flat, unpacking.write)
         corpus = divide(source, unpacking.documents(flat))
         whole = replace(corpus, manifest=replace(corpus.manifest, skipped=unpacking.skipped))
@@ -63,22 +65,28 @@ def open_archive(source: str, path: Path, wanted: Wanted, cache: Path) -> Corpus
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal. Raises :class:`DataError`."""
+    """SHA-256 of a plain file, in hexadecimal. Raises :class:`DataError`."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        raise DataError("does not exist", where=str(path), fix="name an archive") from None
+        raise DataError("does not exist", where=str(path), fix="bring it there, or name another archive") from None
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(path), fix="name an archive") from error
+    except ValueError as error:  # a byte 0 in its name
+        raise DataError(f"cannot be read ({error})", where=str(path), fix="name an archive") from error
+    # Of a pipe or a device nobody knows the end.
+    raise DataError("is no plain file", where=str(path), fix="name an archive")
 
 
 class _Unpacking:
     """One pass through an archive."""
 
-    def __init__(self, path: Path, wanted: Wanted) -> None:
-        self._path, self._field = path, wanted.field
-        self._matches = matcher(wanted.pattern).fullmatch
+    def __init__(self, path: Path, wanted: Wanted, digest: str) -> None:
+        self._path, self._field, self._digest = path, wanted.field, digest
+        self._matches, self._begins = matcher(wanted.pattern).fullmatch, beginning(wanted.pattern)
         self._spans: dict[str, tuple[tuple[str, int, int], ...]] = {}
         """Of each member the documents in it."""
         self._skipped: set[str] = set()
@@ -97,7 +105,7 @@ class _Unpacking:
 
     def write(self, file: BinaryIO) -> None:
         take = self._take_lines if self._field else self._take_text
-        for member in members(self._path):
+        for member in members(self._path, self._enters):
             if not self._matches(member.name):
                 continue
             before = self._at
@@ -113,6 +121,12 @@ class _Unpacking:
                 self._spans[member.name] = spans
                 self._count += len(spans)
                 self._bound()
+        if hash_of(self._path) != self._digest:  # it would be found under the hash of another file for ever
+            raise DataError("has changed while it was read", where=str(self._path), fix="wait until it is whole")
+
+    def _enters(self, folder: str) -> bool:
+        """Whether there can be something below a folder that is asked for."""
+        return self._begins.startswith(folder) or folder.startswith(self._begins)
 
     def _bound(self) -> None:
         if self._count > MAX_DOCUMENTS:
@@ -160,6 +174,12 @@ class _Unpacking:
                 if not isinstance(text, str):
                     raise TypeError
             except (ValueError, LookupError, TypeError, RecursionError):
+                if len(line) == MAX_LINE_BYTES:
+                    raise DataError(
+                        f"line {number} of {member.name} is longer than {MAX_LINE_BYTES >> 20} MiB",
+                        where=str(self._path),
+                        fix="name members of JSON lines only, by #PATTERN#FIELD",
+                    ) from None
                 raise DataError(
                     f"line {number} of {member.name} has no text called {self._field!r}",
                     where=str(self._path),
@@ -186,7 +206,7 @@ def _read(index: Path, flat: Path) -> Corpus:
         corpus = Corpus(train=train, held_out=held_out, manifest=Manifest(**told["manifest"]))
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(index), fix=fix) from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError("is no index of an archive", where=str(index), fix=fix) from error
     if size_bytes != whole_bytes:
         raise DataError(f"is not whole ({size_bytes} bytes)", where=str(flat), fix=fix)
