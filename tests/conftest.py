@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import urllib.request
 from collections.abc import Iterator
 
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+
+# Started in a script's background, a process ignores Ctrl-C, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
