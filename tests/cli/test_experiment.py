@@ -101,6 +101,18 @@ def test_nothing_to_show_is_said_and_nothing_written(tmp_path: Path, capsys: pyt
     assert not (tmp_path / "typo").exists()
 
 
+def test_where_results_are_of_other_data_than_the_cache_has_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, scale = Store(tmp_path / "quality-vision.jsonl"), Scale(quick=True, cache=tmp_path)
+    store.add(EXPERIMENTS["quality-vision"].rides(scale)[0].but(data="fashion"), {"loss": 2.0}, took_s=0)
+    given = ["--quick", "--show", "--out", str(tmp_path), "--cache", str(tmp_path)]
+    assert main(["experiment", "quality-vision", *given]) == 2
+    told = capsys.readouterr().err
+    assert "as asked for, of shapes (1 of other data or settings); leave out" in told
+    assert told.endswith(f"or bring what those are of into --cache {tmp_path}\n")
+
+
 def test_a_reader_who_goes_away_does_not_keep_it_from_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

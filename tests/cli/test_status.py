@@ -236,6 +236,23 @@ def test_a_syncer_that_has_taken_its_directory_and_does_not_listen_yet_is_starti
     assert main(["status", str(tmp_path)]) == 2
 
 
+@pytest.mark.parametrize("made", [0, 12, 30])
+def test_so_it_is_where_its_trace_lies_beside_it(made: int, tmp_path: Path) -> None:
+    state = tmp_path / "syncer"
+    (state / "commits").mkdir(parents=True)
+    if made:
+        (state / "commits" / "e00001-c000000001-t000000000001.commit").touch()
+    (state / "run.toml").write_text("[run]\nrounds = 30\n")
+    authority = Authority(state)
+    authority.claim(0)
+    with TraceWriter(tmp_path / "trace.jsonl", {}):
+        status = status_of_directory(tmp_path)
+    assert status["phase"] == "starting" and status["waiting_for"].startswith(f"the syncer: it holds {state} ")
+    authority.close()
+    gone = status_of_report(tmp_path, {"rounds": made}, {}, ended=False)
+    assert gone["phase"] == ("ended" if made == 30 else "stopped")
+
+
 @pytest.mark.parametrize(("made", "phase"), [(12, "stopped"), (30, "ended")])
 def test_of_a_syncer_that_was_started_by_hand_it_is_said_how_to_go_on_or_that_it_is_over(
     made: int, phase: str, tmp_path: Path

@@ -63,6 +63,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["train", "--set", "run.rounds"], "--set: 'run.rounds' has no value; use TABLE.KEY=VALUE"),
         (["train", "--set", "run.ruonds=3"], "run.ruonds is unknown; did you mean run.rounds?"),
         (["train", "nothing.toml"], "nothing.toml: cannot be read (No such file or directory); name a RUN.toml"),
+        (["chaos", "nothing.toml"], "cannot be read (No such file or directory); name a PLAN.toml or a RUN.toml"),
         (["train", "a.toml", "b.toml"], "2 arguments where one RUN.toml is needed"),
         (["train", "--preset", "dmeo"], "dmeo is unknown; did you mean demo?"),
         (["demo", "--rounds", "-1"], "command line: run.rounds: rounds is -1; use 1 or more"),

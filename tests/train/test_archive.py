@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import lzma
+import random
 import stat
 import tarfile
 import zipfile
@@ -123,6 +124,20 @@ def test_what_was_cut_short_is_not_taken_for_whole(tmp_path: Path, name: str, sh
     with pytest.raises(DataError, match=r"cannot be unpacked|holds more") as caught:
         read(path)
     assert caught.value.fix and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_of_a_cut_it_is_said_at_which_member(tmp_path: Path, name: str) -> None:
+    noise = random.Random(0)
+    files = {each: noise.randbytes(3 * archive.CHUNK_BYTES) for each in ("a/one", "b/two", "c/three")}
+    content = PACKS[name](tar_of(files))
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    begun: list[str] = []
+    with pytest.raises(DataError, match=r"at b/two(?: or behind it)? \("):
+        begun.extend(member.name for member in members(tmp_path / name))  # nobody reads them: they are passed over
+    assert begun == ["a/one", "b/two"]
+    with pytest.raises(DataError, match=r"at b/two(?: or behind it)? \("):
+        read(tmp_path / name)
 
 
 def test_a_damaged_header_in_the_middle_is_no_end(tmp_path: Path) -> None:

@@ -90,15 +90,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _with_results(experiments: Sequence[Experiment], scale: Scale, flags: Flags) -> list[Experiment]:
     """Those of which there is something to show. Raises :class:`DataError` if that is none."""
-    found = []
+    found, others = [], 0
     for experiment in experiments:
         store = Store(_kept(experiment, flags))
+        others += len(store)
         if any(ride in store for ride in experiment.rides(scale)):
             found.append(experiment)
     if not found:
         what = "this experiment" if len(experiments) == 1 else "any experiment"
         fix = f"leave out --show to make some{'' if flags.quick else ', or look for --quick'}"
-        raise DataError(f"holds no result of {what} as asked for", where=f"--out {flags.out}", fix=fix)
+        asked = "as asked for"
+        if others and len(experiments) == 1:  # the data depend on what the cache has
+            data = sorted({ride.data for ride in experiments[0].rides(scale)})
+            asked += f", of {', '.join(data)} ({others} of other data or settings)"
+            fix += f", or bring what those are of into --cache {flags.cache}"
+        raise DataError(f"holds no result of {what} {asked}", where=f"--out {flags.out}", fix=fix)
     return found
 
 

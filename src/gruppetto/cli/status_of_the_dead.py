@@ -34,8 +34,7 @@ def status_of_state(directory: Path) -> dict[str, Any]:
     setting = _setting_in(directory)
     if is_lived_in(directory):
         unknown = status_before_the_first_learner(setting, Observer(), run_id="", epoch=0, now=0.0)
-        waiting_for = f"the syncer: it holds {directory} and does not answer yet; its log says more"
-        return {**unknown, "phase": "starting", "waiting_for": waiting_for}
+        return {**unknown, "phase": "starting", "waiting_for": _its_syncer(directory)}
     try:
         with Store(directory, identity=None) as store:
             state, run_id, epoch = store.state, store.run_id, store.newest_epoch
@@ -77,7 +76,10 @@ def status_of_report(
     phase, waiting_for = _expected(directory, processes, ended=ended, held=held, world=report.get("world", "real"))
     seen: Mapping[str, Any] = report.get("learners", {})
     shape = status_before_the_first_learner(_setting_in(directory), Observer(), run_id="", epoch=0, now=0.0)
-    if not (processes or ended or held) and holds_commits(directory / SYNCER):  # a syncer's that was started by hand
+    by_hand = not (processes or ended or held)
+    if by_hand and is_lived_in(directory / SYNCER):
+        phase, waiting_for = "starting", _its_syncer(directory / SYNCER)
+    elif by_hand and holds_commits(directory / SYNCER):
         rounds = _setting_in(directory / SYNCER).rounds
         ended = rounds is not None and report.get("rounds", 0) >= rounds
         phase = "ended" if ended else "stopped"
@@ -139,6 +141,10 @@ def _expected(
     if not ended and processes and holds_commits(directory / SYNCER):
         return "stopped", f"somebody to go on with it: gruppetto resume {directory}"
     return "ended" if ended else "stopped", "nothing: the processes have ended"
+
+
+def _its_syncer(state: Path) -> str:
+    return f"the syncer: it holds {state} and does not answer yet; its log says more"
 
 
 def _start_again(state: Path, trace: Path | None = None) -> str:

@@ -148,7 +148,8 @@ def ride_virtually(
     keeps = config.train.checkpoint_every_rounds > 0
     rests = CODECS[config.codec.uplink].keeps_rest
     taken = memory_bytes(numel, config.protocol, learners=learners, keeps=keeps, rests=rests)
-    print(f"{learners} learners of {numel:,} parameters: about {taken / 2**20:,.0f} MiB of tensors", file=sys.stderr)
+    who = "1 learner" if learners == 1 else f"{learners} learners"
+    print(f"{who} of {numel:,} parameters: about {taken / 2**20:,.0f} MiB of tensors", file=sys.stderr)
     saved = newest_saved(directory / STATE) if resume else None
     if resume:
         print(f"going on from {saved}" if saved else "nothing is saved: beginning anew", file=sys.stderr, flush=True)

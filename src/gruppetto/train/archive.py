@@ -157,18 +157,24 @@ class _Archive:
         plain = _Checked(opened, self, inside=prefix) if opened is not source else source
         with self.damage_told(prefix):
             tar = tarfile.open(fileobj=plain, mode="r|", bufsize=CHUNK_BYTES, tarinfo=_Whole)  # noqa: SIM115
+        at = prefix
         while True:
-            with self.damage_told(prefix):
+            with self.damage_told(at):
                 info = tar.next()
                 tar.members.clear()  # type: ignore[attr-defined]  # it would remember every one
                 if info is None:
                     break
                 body = tar.extractfile(info) if info.isreg() and not info.issparse() else None
             member = prefix + _clean(info.name)
+            at = f"{member} or behind it"  # a chunk is read ahead
+            if plain is not source:
+                plain.inside = at
             if info.issparse():  # its holes are bytes 0, of which any number costs an archive nothing: one will do
                 yield Member(name=member, body=_Checked(io.BytesIO(b"\0"), self))
             elif body is not None:
                 yield from self._one(member, _Checked(body, self, inside=member, counts=False), depth + 1)
+        if plain is not source:
+            plain.inside = prefix
         while plain.read(CHUNK_BYTES):  # checksums stand at the end
             pass
 
@@ -211,13 +217,13 @@ class _Checked(io.RawIOBase):
     """A stream whose damage is told as such, and whose bytes are counted."""
 
     def __init__(self, source: Source | IO[bytes], archive: _Archive, *, inside: str = "", counts: bool = True) -> None:
-        self._source, self._archive, self._inside, self._counts = source, archive, inside, counts
+        self._source, self._archive, self.inside, self._counts = source, archive, inside, counts
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with self._archive.damage_told(self._inside):
+        with self._archive.damage_told(self.inside):
             data = self._source.read(len(buffer))
         buffer[: len(data)] = data
         if self._counts:

@@ -38,7 +38,7 @@ def read_live_plan(
 
     Raises :class:`SettingError` with the file, the key and the fix.
     """
-    content = read_toml(file)
+    content = read_toml(file, what="PLAN.toml or a RUN.toml")
     run = {name: value for name, value in content.items() if name not in (*TABLES, *VIRTUAL_TABLES)}
     try:
         check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, *LISTS), where=str(file))
