@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 from tests.live.waiting import until, until_round
 
+from gruppetto.cli.__main__ import main
 from gruppetto.trace.log import Record, read_trace
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -119,6 +121,11 @@ def test_a_killed_learner_neither_stops_nor_delays_the_others(train: Train) -> N
         assert (train.directory / name).exists(), name
     assert not (train.directory / "evaluation.jsonl").exists()
     assert not any(map(is_alive, train.pids()))
+    # What the run has left in model/ can be taken from the state directory once more, to the bit.
+    again = train.directory.parent / "again"
+    assert main(["export", str(train.directory), "--out", str(again)]) == 0
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (again / name).read_bytes() == (train.directory / "model" / name).read_bytes()
 
 
 @pytest.mark.parametrize("train", [("ab", 5000)], ids=["5000"], indirect=True)
@@ -138,6 +145,11 @@ def test_a_stopped_run_leaves_no_process_and_can_be_reported(train: Train) -> No
     train.until_round(3)
     status = train.status()
     assert set(status["learners"]) == {"a", "b"}
+    exported = train.directory.parent / "now.safetensors"
+    assert main(["export", str(train.directory), "--format", "safetensors", "--out", str(exported)]) == 0
+    with safe_open(exported, "numpy") as opened:
+        assert int(opened.metadata()["round"]) >= 3
+        assert opened.get_slice("model.embed_tokens.weight").get_shape() == [256, 32]
     for learner in status["learners"].values():
         assert {"pid", "state", "clock", "last_merged_round"} <= learner.keys()
     pids = train.pids()

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gruppetto.errors import StateError
 from gruppetto.train.data import Data
-from gruppetto.train.export import export
+from gruppetto.train.export import export, fill
 from gruppetto.train.model import build
 from gruppetto.train.setting import ModelSetting
 
@@ -65,3 +65,22 @@ def test_a_failed_export_leaves_nothing(data: Data, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="cannot be written"):
         export(build(MINI, 256), MINI, data.tokenizer, tmp_path / "file" / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_weights_of_another_model_fill_nothing() -> None:
+    model, other = build(MINI, 256), build(replace(MINI, seed=1), 256)
+    weights = {name: parameter.detach().numpy() for name, parameter in other.named_parameters()}
+    fill(model, weights)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    fresh = build(MINI, 256)
+    first, *_ = weights
+    for wrong, says in (
+        ({name: values for name, values in weights.items() if name != first}, f"there is no {first}"),
+        (weights | {first: weights[first][:2]}, rf"{first} is \[2, 32\], and the model's \[256, 32\]"),
+        (weights | {"more": weights[first]}, "more is of no use"),
+    ):
+        with pytest.raises(StateError, match=says):
+            fill(fresh, wrong)
+    for mine, same in zip(fresh.parameters(), build(MINI, 256).parameters(), strict=True):
+        assert torch.equal(mine, same)

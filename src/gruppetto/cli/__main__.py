@@ -24,6 +24,7 @@ VERBS = {
     "dashboard": "a page that shows a run, while it goes on or afterwards",
     "checkpoint": "a consistent checkpoint of a whole run, while it goes on",
     "resume": "go on with a whole local run, from a checkpoint of it",
+    "export": "the global model, as transformers or safetensors load it",
     "report": "figures, tables and a page about a run",
     "chaos": "a real run on this machine while things go wrong in it, with a verdict",
     "fuzz": "try to break the protocol: random faults in virtual time",

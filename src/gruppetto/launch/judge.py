@@ -13,7 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
-import safetensors.torch
+import safetensors.numpy
 import torch
 from torch import nn
 
@@ -28,7 +28,7 @@ from gruppetto.runtime.orphans import when_orphaned
 from gruppetto.trace.log import TraceWriter
 from gruppetto.train.data import Data, open_data
 from gruppetto.train.evaluate import Evaluation, evaluate, sample
-from gruppetto.train.export import export
+from gruppetto.train.export import export, fill
 from gruppetto.train.manifest import check_same
 from gruppetto.train.model import build
 from gruppetto.train.setting import TrainSetting
@@ -78,7 +78,7 @@ def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
                 continue
             heard_at = clock.now()
             if weights is not None:
-                _load(model, weights.content)
+                fill(model, safetensors.numpy.load(weights.content))
                 judged = weights.round
                 note(judged)
     export(model, setting.model, data.tokenizer, directory / "model")
@@ -89,15 +89,6 @@ def judge(directory: Path, cache: Path, *, clock: Clock) -> None:
 
 def _held_out(model: nn.Module, data: Data, setting: TrainSetting) -> Evaluation:
     return evaluate(model, data.held_out, context=setting.context, num_windows=setting.eval_windows)
-
-
-@torch.no_grad()
-def _load(model: nn.Module, content: bytes) -> None:
-    tensors = safetensors.torch.load(content)
-    for name, parameter in model.named_parameters():
-        if name not in tensors:
-            raise RunFailed(f"the syncer's weights lack {name}: it serves another model")
-        parameter.copy_(tensors[name])
 
 
 def main(arguments: list[str]) -> int:

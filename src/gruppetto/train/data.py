@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gruppetto.errors import DataError, SettingError
 from gruppetto.train.corpus import Manifest, open_corpus
-from gruppetto.train.setting import TrainSetting
-from gruppetto.train.tokens import TokenArray, Tokenizer, encoded, make_tokenizer
+from gruppetto.train.setting import TrainSetting, bpe_size
+from gruppetto.train.tokens import ByteTokenizer, TokenArray, Tokenizer, encoded, make_tokenizer
 
-__all__ = ["Data", "open_data"]
+__all__ = ["Data", "open_data", "open_tokenizer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,13 @@ class Data:
     def of_slot(self, slot: int) -> TokenArray:
         """What this slot is dealt from."""
         return self.domains[slot % len(self.domains)] if self.domains else self.train
+
+
+def open_tokenizer(setting: TrainSetting, cache: Path) -> Tokenizer:
+    """The tokenizer of a run alone; its corpus is read only where the tokenizer was learned from it."""
+    if bpe_size(setting.data.tokenizer) is None:
+        return ByteTokenizer()
+    return make_tokenizer(setting.data.tokenizer, open_corpus(setting.data.corpus, cache), cache)
 
 
 def open_data(setting: TrainSetting, cache: Path) -> Data:

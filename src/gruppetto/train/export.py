@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import nn
 
@@ -20,7 +24,7 @@ from gruppetto.train.llama import NORM_EPS, initial_std
 from gruppetto.train.setting import ModelSetting
 from gruppetto.train.tokens import Tokenizer
 
-__all__ = ["export"]
+__all__ = ["export", "fill"]
 
 
 def export(model: nn.Module, setting: ModelSetting, tokenizer: Tokenizer, directory: Path) -> None:
@@ -61,6 +65,25 @@ def export(model: nn.Module, setting: ModelSetting, tokenizer: Tokenizer, direct
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+@torch.no_grad()
+def fill(model: nn.Module, tensors: Mapping[str, NDArray[np.float32]]) -> None:
+    """Put the global weights into the model. Raises :class:`StateError` if they are another one's."""
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in trained.items():
+        if name not in tensors:
+            raise StateError(f"there is no {name}", where="weights", fix="take them of the same model")
+        if tensors[name].shape != parameter.shape:
+            raise StateError(
+                f"{name} is {list(tensors[name].shape)}, and the model's {list(parameter.shape)}",
+                where="weights",
+                fix="take them of the same model",
+            )
+    if more := sorted(tensors.keys() - trained.keys()):
+        raise StateError(f"{more[0]} is of no use", where="weights", fix="take them of the same model")
+    for name, parameter in trained.items():
+        parameter.copy_(torch.from_numpy(np.array(tensors[name], np.float32)))
 
 
 def _write_llama(model: nn.Module, setting: ModelSetting, tokenizer: Tokenizer, directory: Path) -> None:

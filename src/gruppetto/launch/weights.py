@@ -1,0 +1,66 @@
+"""The global weights of a run, wherever they are: with its syncer, or in the state directory of one that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from gruppetto.config import RunConfig, load_run
+from gruppetto.errors import StateError
+from gruppetto.launch.ask import find_endpoint
+from gruppetto.launch.ask_shards import fetch_whole_model
+from gruppetto.launch.papers import looker_papers, looker_papers_in
+from gruppetto.report.rundir import RUN
+from gruppetto.runtime.saved_model import load_model
+from gruppetto.runtime.store import holds_commits
+
+__all__ = ["FoundWeights", "find_weights"]
+
+NONE_YET = "holds no weights yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundWeights:
+    """Θ after ``round``, float32 by name. ``config``: the settings beside it, None where there are none."""
+
+    round: int
+    tensors: Mapping[str, NDArray[np.float32]]
+    config: RunConfig | None
+
+
+def find_weights(source: str, *, certs: str | None = None, token_file: str | None = None) -> FoundWeights:
+    """``source`` is a run directory, the state directory of a syncer, or the address of one.
+
+    A syncer that answers is asked; of one that is gone the state directory is read. Raises :class:`StateError` where
+    there are no weights, and what asking raises.
+    """
+    directory = Path(source)
+    if not directory.is_dir():
+        papers = looker_papers(certs, token_file)
+        return _of_syncer(source, papers.token, papers.tls, None)
+    config = _config_in(directory)
+    state = directory
+    if config is not None and not holds_commits(directory):
+        state = directory / config.syncer.state
+    if (endpoint := find_endpoint(state)) is not None:
+        papers = looker_papers_in(directory, certs, token_file)
+        return _of_syncer(endpoint.url, papers.token, papers.tls, config)
+    round, tensors = load_model(state)
+    return FoundWeights(round=round, tensors=tensors, config=config)
+
+
+def _of_syncer(url: str, token: str | None, tls: object, config: RunConfig | None) -> FoundWeights:
+    found = fetch_whole_model(url, token=token, tls=tls)  # type: ignore[arg-type]
+    if found is None:
+        raise StateError(NONE_YET, where=url, fix="wait until its first learner has given it some")
+    return FoundWeights(round=found.round, tensors=safetensors.numpy.load(found.content), config=config)
+
+
+def _config_in(directory: Path) -> RunConfig | None:
+    """A service that was started without a file leaves its settings too; of what model it is, they do not say."""
+    return load_run(directory / RUN, endless=True) if (directory / RUN).is_file() else None

@@ -1,0 +1,39 @@
+"""``gruppetto export``: what it refuses. What it writes: tests/live/test_local_run.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gruppetto.cli.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "gruppetto export: 0 arguments where one RUNDIR, STATE or URL is needed"),
+        (["nowhere"], "nowhere: no such directory; name a run directory"),
+        (["run", "--format", "onnx"], "--format: is 'onnx'; use one of hf, safetensors"),
+        (["http://127.0.0.1:9"], "--out: is missing; say where to write it"),
+        (["run"], "run/model: is there already; give --out PATH, or take that"),
+        (["run", "--format", "safetensors"], "run/syncer: holds no run; name the state directory of one"),
+        (["empty"], "empty: holds no run; name the state directory of one"),
+        (
+            ["rival"],
+            "rival: is a rival's run, which has no syncer; its last weights are in rival/model",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run/model/config.json", "rival/plan.json", "empty/notes"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).touch()
+    Path("run/run.toml").write_text("[run]\nrounds = 9\n", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["export", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"gruppetto: {says}")
+    assert sorted(tmp_path.rglob("*")) == before
