@@ -32,7 +32,8 @@ class Flags:
     """Ask again what the paper claims, at a small scale: NAME is an experiment of --list, or all.
 
     Every run is kept as soon as it is over; a second start goes on, and several at once, on one machine or on several
-    that share --out, share the work. Writes a table, a figure and JSON to --out; with --only not over those of more arms.
+    that share --out, share the work. Writes a table, a figure and JSON to --out, with --only not over those of more
+    arms.
     """
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[NAME]")] = ()
