@@ -30,9 +30,19 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
     told = capsys.readouterr()
     assert "| overwrite, near |" in told.out and "written" in told.err
     assert (tmp_path / "apply-quick.md").read_text() in told.out
+    pages = {path.name: path.read_bytes() for path in tmp_path.glob("apply-quick.*")}
     assert main([*given, "--only", "carry"]) == 0
-    told = capsys.readouterr().out
-    assert "| carry, 0.4 s away |" in told and "| overwrite" not in told
+    told = capsys.readouterr()
+    assert "| carry, 0.4 s away |" in told.out and "| overwrite" not in told.out
+    others = len(EXPERIMENTS["apply"].arms(scale)) - len(EXPERIMENTS["apply"].found(Scale(quick=True, only="carry")))
+    assert f"no page written: those in {tmp_path} tell of {others} arms" in told.err and "\nwritten" not in told.err
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("apply-quick.*")} == pages
+    (tmp_path / "apply-quick.json").unlink()
+    for only, writes in (("overwrite, near", True), ("overwrite", True), ("overwrite, near", False), (".", True)):
+        assert main([*given, "--only", only]) == 0
+        told = capsys.readouterr()
+        assert ("apply: written: " in told.err) is writes
+        assert ((tmp_path / "apply-quick.md").read_text() == told.out.removesuffix("\n")) is writes
     assert main([*given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["experiment"] == "apply"
 

@@ -56,6 +56,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["trian"], "'trian' is no verb; did you mean train?"),
         (["xyz"], "'xyz' is no verb; see gruppetto --help"),
         (["train", "--lerners", "3"], "--lerners is not understood; did you mean --learners?"),
+        (["train", "--virtual", "--mode", "diloco"], "--mode: is diloco; use decoupled: gruppetto train has rivals on"),
         (["train", "--learners"], "Missing value for argument '--learners'"),
         (["train", "--learners", "few"], "--learners: is 'few'; use a whole number"),
         (["train", "--learners", "0"], "--learners: num_learners is 0; use 1 or more"),
@@ -249,6 +250,19 @@ def test_replay_takes_a_run_directory_and_fails_when_decisions_differ(
     found = json.loads(capsys.readouterr().out)
     assert found["identical"] is False
     assert found["first_difference"].startswith("line 5, t = 3.0: recorded Alarm")
+
+
+def test_replay_says_that_a_rival_has_no_protocol(
+    tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rival, log = tmp_path / "single", tmp_path / "single" / "train.jsonl"
+    rival.mkdir()
+    log.touch()
+    for named in (rival, log):
+        assert main(["replay", str(named)]) == 2
+        assert f"{named}: is of a rival, which has no protocol to replay; name a dec" in capsys.readouterr().err
+    tape.rename(rival / "trace.jsonl")  # what has a trace is replayed, whatever lies beside it
+    assert main(["replay", str(rival)]) == 0
 
 
 def test_starting_is_cheap() -> None:

@@ -67,5 +67,6 @@ def test_they_are_found_by_name() -> None:
     assert [experiment.name for experiment in choose("all")] == list(EXPERIMENTS)
     told = listed()
     assert [name for name in EXPERIMENTS if name not in told] == []
+    assert "44 runs (22 arms × 2 seeds) with --quick, else 22 runs (22 arms × 1 seed) of full length: about ten" in told
     with pytest.raises(UserError, match="did you mean merge"):
         choose("marge")

@@ -69,7 +69,7 @@ def test_data_parallel_is_one_learner_with_all_the_batches(setting: TrainSetting
 
 
 def test_diloco_is_its_textbook() -> None:
-    """Against float64 lists of numbers, over several periods and a last one cut short."""
+    """Against float64 lists of numbers, over several periods and a last one cut short, which is a plain average."""
     rate, momentum, period, steps = 0.7, 0.9, 3, 8
     generator = torch.Generator().manual_seed(0)
     learners = [nn.Linear(4, 3) for _ in range(2)]
@@ -82,7 +82,9 @@ def test_diloco_is_its_textbook() -> None:
     for step in range(1, steps + 1):
         for m in range(2):
             local[m] = local[m] + moves[step - 1, m].double()
-        if step % period == 0 or step == steps:
+        if step == steps:
+            theta = (local[0] + local[1]) / 2
+        elif step % period == 0:
             delta = theta - (local[0] + local[1]) / 2
             buffer = momentum * buffer + delta
             theta = theta - rate * (delta + momentum * buffer)
@@ -112,6 +114,23 @@ def test_diloco_is_its_textbook() -> None:
             learners[0].load_state_dict(learners[1].state_dict())
             shown.start = flat(learners[1])
     torch.testing.assert_close(flat(learners[1]).double(), theta, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_of_diloco_that_ends_within_a_period_ends_with_the_mean() -> None:
+    """By hand: one number, which the learners of the mean move by −1 in each step; η = 0.7, μ = 0.9, H = 2."""
+    model = nn.Linear(1, 1, bias=False)
+    ended = {}
+    for steps in (2, 3, 4):
+        model.weight.data.fill_(10.0)
+        outer = SynchronousDiloco(model, sync_period=2, outer_rate=0.7, outer_momentum=0.9, average=lambda delta: None)
+        for step in range(1, steps + 1):
+            model.weight.data -= 1
+            outer.after_step(step, last=step == steps)
+        with outer.global_model():
+            ended[steps] = model.weight.item()
+        assert ended[steps] == model.weight.item()
+    # Δ = 2, b = 2: 10 − 0.7 · (2 + 0.9 · 2). Then one step, as it is. Or Δ = 2, b = 0.9 · 2 + 2 = 3.8.
+    assert ended == pytest.approx({2: 7.34, 3: 6.34, 4: 7.34 - 0.7 * (2 + 0.9 * 3.8)})
 
 
 def test_the_global_model_of_diloco_is_the_agreed_one() -> None:

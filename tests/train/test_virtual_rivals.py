@@ -69,6 +69,16 @@ def test_diloco_waits_for_the_last_one_and_learns(brief: TrainSetting, data: Dat
     assert killed.loss == calm.loss and calm.curve[1].loss < 0.6 * math.log(256)
 
 
+def test_diloco_ends_with_a_shorter_period_on_as_many_tokens(brief: TrainSetting, data: Data) -> None:
+    whole = train_rival("diloco", brief, data, protocol(rounds=8, sync_period=4), CALM, costs=COSTS)
+    cut = train_rival("diloco", brief, data, protocol(rounds=8, sync_period=6), CALM, costs=COSTS)
+    assert (whole.ended_s, cut.ended_s) == (8.0, 8.0)
+    assert cut.curve[-1].round == 8 and cut.curve[-1].consumed == whole.curve[-1].consumed
+    # Shorter than a period: the mean of the learners, wherever η and μ would have carried it.
+    plain = train_rival("diloco", brief, data, protocol(rounds=8, sync_period=9), CALM, costs=COSTS)
+    assert len(plain.curve) == 2 and plain.loss < plain.curve[0].loss
+
+
 def test_what_a_rival_cannot_do_is_refused(brief: TrainSetting, data: Data) -> None:
     guest = VirtualSetting(guests=(Guest(name="guest", joins_s=4.0),))
     with pytest.raises(SettingError, match="knows no guests"):

@@ -18,7 +18,7 @@ from gruppetto.experiments.findings import Findings
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.runner import make_rides
 from gruppetto.experiments.store import Store
-from gruppetto.experiments.telling import table, write
+from gruppetto.experiments.telling import kept_for, table, write
 from gruppetto.train.corpus import open_corpus
 from gruppetto.train.setting import DataSetting
 
@@ -32,7 +32,8 @@ class Flags:
     """Ask again what the paper claims, at a small scale: NAME is an experiment of --list, or all.
 
     Every run is kept as soon as it is over; a second start goes on, and several at once, on one machine or on several
-    that share --out, share the work. Writes a table, a figure and JSON to --out.
+    that share --out, share the work. Writes a table, a figure and JSON to --out, with --only not over those of more
+    arms.
     """
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[NAME]")] = ()
@@ -44,7 +45,7 @@ class Flags:
     seeds: int | None = None
     """So many, 0 to N − 1; by default what the experiment is made for."""
     only: str = ""
-    """A regular expression: arms in whose name it is not found are left out."""
+    """A regular expression: arms in whose name it is not found are left out. Pages that tell of others stay."""
     data: Annotated[str, tyro.conf.arg(metavar="SOURCE")] = ""
     """A corpus in place of Python's standard library, as data.corpus has it: package:bible, text:PATH, ..."""
     out: Path = Path("runs/experiments")
@@ -143,12 +144,17 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
         rides, alone = experiment.rides(scale), experiment.alone
         make_rides(rides, store, cache=flags.cache, workers=workers, alone=alone, say=say)
     findings = Findings(experiment, scale, store)
+    kept = kept_for(findings, flags.out)
     try:
-        written = write(findings, flags.out)
+        written = [] if kept else write(findings, flags.out)
     finally:
         if not flags.json:
             print(table(findings), flush=True)
-    say(f"written: {', '.join(map(str, written))}")
+    if kept:
+        more = f"{len(kept)} arm{'s' * (len(kept) > 1)} that --only leaves out"
+        say(f"no page written: those in {flags.out} tell of {more}; name another --out for pages of these arms alone")
+    else:
+        say(f"written: {', '.join(map(str, written))}")
     return findings.as_json()
 
 

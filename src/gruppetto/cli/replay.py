@@ -10,7 +10,8 @@ from typing import Annotated
 import tyro
 
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
-from gruppetto.report.rundir import TRACE
+from gruppetto.errors import DataError
+from gruppetto.report.rundir import TRACE, TRAIN_LOG
 from gruppetto.trace.replay import replay
 
 __all__ = ["main"]
@@ -29,6 +30,9 @@ class Flags:
 def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "replay")
     path = Path(exactly_one(flags.tape, "TAPE", "replay"))
+    if path.name == TRAIN_LOG or ((path / TRAIN_LOG).exists() and not (path / TRACE).exists()):
+        fix = "name a decoupled run, or see gruppetto report"
+        raise DataError("is of a rival, which has no protocol to replay", where=str(path), fix=fix)
     result = replay(path / TRACE if path.is_dir() else path)
     difference = result.first_difference
     if flags.json:

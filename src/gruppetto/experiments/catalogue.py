@@ -70,11 +70,15 @@ def choose(name: str) -> list[Experiment]:
 
 
 def listed() -> str:
-    """One line each: name, question, how many runs."""
+    """Two lines each: name and question; how many runs, of how many arms and seeds."""
     rows = []
     for experiment in EXPERIMENTS.values():
-        scales = (Scale(quick=True), Scale(quick=False))
-        quick, full = (len(experiment.arms(scale)) * experiment.number_of_seeds(scale) for scale in scales)
         rows.append(f"  {experiment.name:<14} {experiment.question}")
-        rows.append(f"  {'':<14} {quick} runs with --quick, else {full}: {experiment.cost}")
+        quick, whole = (_runs(experiment, Scale(quick=quick)) for quick in (True, False))
+        rows.append(f"  {'':<14} {quick} with --quick, else {whole} of full length: {experiment.cost}")
     return "\n".join(["gruppetto experiment NAME [--quick], or all (what they take is estimated):", "", *rows])
+
+
+def _runs(experiment: Experiment, scale: Scale) -> str:
+    arms, seeds = len(experiment.arms(scale)), experiment.number_of_seeds(scale)
+    return f"{arms * seeds} runs ({arms} arms × {seeds} seed{'s' * (seeds > 1)})"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "table", "write"]
+__all__ = ["draw", "kept_for", "table", "write"]
 
 
 def table(findings: Findings) -> str:
@@ -73,8 +73,7 @@ def write(findings: Findings, place: Path) -> list[Path]:
     Each is replaced whole or left as it is. Raises :class:`OSError`.
     """
     place.mkdir(parents=True, exist_ok=True)
-    stem = findings.experiment.name + _suffix(findings.scale)
-    page, data, picture = (place / f"{stem}.{ending}" for ending in ("md", "json", "png"))
+    page, data, picture = (place / f"{_stem(findings)}.{ending}" for ending in ("md", "json", "png"))
     said = json.dumps(findings.as_json(), indent=1, ensure_ascii=False) + "\n"
     for path, text in ((page, table(findings)), (data, said)):
         with _replaced(path) as new:
@@ -86,6 +85,25 @@ def write(findings: Findings, place: Path) -> list[Path]:
             save_png(draw(findings), new)
         return [page, data, picture]
     return [page, data]
+
+
+def kept_for(findings: Findings, place: Path) -> list[str]:
+    """The arms of which results are told in what :func:`write` would replace, and that are none of these findings.
+
+    Only a part of the arms has such: all of them take the place of whatever is there.
+    """
+    if not findings.scale.only:
+        return []
+    try:
+        told = json.loads((place / f"{_stem(findings)}.json").read_bytes())["arms"]
+        there = [str(each["arm"]) for each in told if each["seeds"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+    return [name for name in there if name not in {arm.name for arm in findings.arms}]
+
+
+def _stem(findings: Findings) -> str:
+    return findings.experiment.name + _suffix(findings.scale)
 
 
 def _suffix(scale: Scale) -> str:

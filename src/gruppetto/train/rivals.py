@@ -137,6 +137,9 @@ class SynchronousDiloco:
     With Δ the mean over learners of (what they started from − where they are): b ← μ·b + Δ; Θ ← Θ − η·(Δ +
     μ·b) (2311.08105, algorithm 1). ``average`` replaces a flat tensor by its mean over the learners, in
     place.
+
+    A run that ends within a period ends with the mean of its learners, Θ ← Θ − Δ. The source has whole periods only
+    and leaves this open; a momentum made for whole periods would carry Θ far beyond where a few steps have led.
     """
 
     def __init__(
@@ -158,12 +161,16 @@ class SynchronousDiloco:
 
     def after_step(self, step: int, *, last: bool) -> None:
         """Synchronise when a period is over, or the run is; ``step`` counts from 1."""
-        if step % self.sync_period and not last:
+        whole = step % self.sync_period == 0
+        if not whole and not last:
             return
         delta = self.start - self._flat()
         self.average(delta)
-        self.momentum.mul_(self.outer_momentum).add_(delta)
-        self.start -= self.outer_rate * (delta + self.outer_momentum * self.momentum)
+        if whole:
+            self.momentum.mul_(self.outer_momentum).add_(delta)
+            self.start -= self.outer_rate * (delta + self.outer_momentum * self.momentum)
+        else:
+            self.start -= delta
         self._set(self.start)
 
     @contextmanager

@@ -56,7 +56,11 @@ def open_archive(source: str, path: Path, wanted: Wanted, cache: Path) -> Corpus
     if not (flat.exists() and index.exists()):
         unpacking = _Unpacking(path, wanted, digest)
         publish(flat, unpacking.write)
-        corpus = divide(source, unpacking.documents(flat))
+        try:
+            corpus = divide(source, unpacking.documents(flat))
+        except DataError:
+            flat.unlink(missing_ok=True)  # without an index nobody reads it
+            raise
         whole = replace(corpus, manifest=replace(corpus.manifest, skipped=unpacking.skipped))
         publish(index, lambda file: file.write(_index(whole, flat)))
     corpus = _read(index, flat)

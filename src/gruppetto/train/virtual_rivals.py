@@ -8,7 +8,8 @@ the mishaps, kills of learners count, and guests: a rival has no syncer, and its
 ``data-parallel``         stops at every kill; a spare stands in, and what was done since the last checkpoint is done
                           again. Knows no guests.
 ``elastic``               pauses, and goes on without whoever is away; pauses, and takes in whoever is there.
-``diloco``                synchronous DiLoCo: all meet every H steps, and wait for the last one. Knows no guests.
+``diloco``                synchronous DiLoCo: all meet every H steps, and at the end, and wait for the last one.
+                          Knows no guests.
 ========================  =========================================================================================
 
 A step takes as long as the slowest of those who make it together.
@@ -122,8 +123,9 @@ def train_rival(
         case "elastic":
             course.data_parallel(_elastic(specs, virtual.mishaps, paces, (costs or RivalCosts()).elastic))
         case "diloco":
-            meetings = _meetings(specs, virtual.mishaps, paces, (costs or RivalCosts()).elastic, protocol.sync_period)
-            course.diloco(meetings, protocol.sync_period)
+            periods = _periods(protocol.rounds, protocol.sync_period)
+            meetings = _meetings(specs, virtual.mishaps, paces, (costs or RivalCosts()).elastic, periods)
+            course.diloco(meetings, periods, protocol.sync_period)
     return course.result()
 
 
@@ -189,22 +191,31 @@ def _elastic(
             yield _Step(now, job.present, (stretch.done_s - stretch.began_s) * stretch.chips)
 
 
+def _periods(rounds: int, sync_period: int) -> list[int]:
+    """The steps of each; the last period may be shorter.
+
+    >>> _periods(30, 12)
+    [12, 12, 6]
+    """
+    return [min(sync_period, rounds - begun) for begun in range(0, rounds, sync_period)]
+
+
 def _meetings(
     specs: Sequence[LearnerSpec],
     mishaps: Sequence[Mishap],
     paces: Sequence[Callable[[], float]],
     costs: ElasticCosts,
-    sync_period: int,
+    periods: Sequence[int],
 ) -> Iterator[_Step]:
-    """Each step stands for a whole period of all."""
+    """Each step stands for a period of all."""
     faults = _faults(specs, mishaps)
     jobs = [ElasticJob(first_chip=place, chips=1, faults=faults, costs=costs) for place in range(len(specs))]
     met = 0.0
-    while True:
+    for period in periods:
         ends, spent_s = [], 0.0
         for place, job in enumerate(jobs):
             now, made = met, 0
-            while made < sync_period:
+            while made < period:
                 stretch = job.train(now, paces[place]())
                 spent_s += stretch.done_s - stretch.began_s
                 now, made = stretch.done_s, made + stretch.steps
@@ -239,23 +250,23 @@ class _Course:
             update(self._model, optimizer, rate=rate, clip_norm=self._setting.inner.clip_norm)
             self._made(step, len(step.learners))
 
-    def diloco(self, meetings: Iterator[_Step], sync_period: int) -> None:
+    def diloco(self, meetings: Iterator[_Step], periods: Sequence[int], sync_period: int) -> None:
         outer = SynchronousDiloco(
-            self._model, sync_period=1, outer_rate=0.7, outer_momentum=0.9, average=lambda delta: None
+            self._model, sync_period=sync_period, outer_rate=0.7, outer_momentum=0.9, average=lambda delta: None
         )
         learners = [build(self._setting.model, self._data.tokenizer.vocab_size) for _ in range(self._num_learners)]
         optimizers = [adamw(learner, self._setting.inner) for learner in learners]
-        while not self._is_over:
-            meeting, first = next(meetings), self._round
+        for meeting, period in zip(meetings, periods, strict=True):
+            first = self._round
             for m, (learner, optimizer) in enumerate(zip(learners, optimizers, strict=True)):
                 _copy(self._model, learner)
-                for i in range(sync_period):
+                for i in range(period):
                     rate = learning_rate(self._setting.inner, first + i, self._rounds)
                     clip_norm = self._setting.inner.clip_norm
                     train_step(learner, optimizer, next(self._shard(m)), rate=rate, clip_norm=clip_norm)
             _mean(learners, self._model)
-            outer.after_step(1, last=False)
-            self._made(meeting, self._num_learners * sync_period)
+            outer.after_step(first + period, last=first + period == self._rounds)
+            self._made(meeting, self._num_learners * period)
 
     def result(self) -> RivalResult:
         goodput = self._spent_s / (self._num_learners * self._curve[-1].at_s)

@@ -172,7 +172,12 @@ class LivePlan:
             object.__setattr__(self, "run", replace(self.run, launch=launch))
         names = [entry.name for entry in self.run.learners]
         if self.run.mode != "decoupled":
-            raise SettingError(f"is {self.run.mode}", where="run.mode", fix="use decoupled")
+            raise SettingError(
+                f"is {self.run.mode}",
+                where="run.mode",
+                fix="use decoupled: gruppetto train has rivals on their own without --virtual, and with it those that "
+                "virtual.rivals names beside a decoupled run (elastic, data-parallel, diloco)",
+            )
         if SYNCER in names:
             raise SettingError(f"a learner is called {SYNCER}", where="learner.name", fix="call it otherwise")
         if self.run.syncer.tls_cert is not None or self.run.syncer.certs is not None:
