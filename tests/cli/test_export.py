@@ -18,6 +18,7 @@ from gruppetto.cli.__main__ import main
         (["http://127.0.0.1:9"], "--out: is missing; say where to write it"),
         (["run"], "run/model: is there already; give --out PATH, or take that"),
         (["run", "--format", "safetensors"], "run/syncer: holds no run; name the state directory of one"),
+        (["run", "--format", "safetensors", "--out", "hollow"], "hollow: is there already; give --out PATH"),
         (["empty"], "empty: holds no run; name the state directory of one"),
         (
             ["rival"],
@@ -32,6 +33,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     for name in ("run/model/config.json", "rival/plan.json", "empty/notes"):
         Path(name).parent.mkdir(parents=True)
         Path(name).touch()
+    Path("hollow").mkdir()
     Path("run/run.toml").write_text("[run]\nrounds = 9\n", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
     assert main(["export", *arguments]) == 2

@@ -51,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     if not Path(source).is_dir():
         refuse_missing(source)
     out = _place(source, flags)
-    if (out.exists() or out.is_symlink()) and not (out.is_dir() and not any(out.iterdir())):
+    an_empty_folder = flags.format == "hf" and out.is_dir() and not any(out.iterdir())
+    if (out.exists() or out.is_symlink()) and not an_empty_folder:
         raise StateError("is there already", where=str(out), fix="give --out PATH, or take that")
     if (Path(source) / PLAN).is_file():
         fix = f"its last weights are in {Path(source) / MODEL}, once it is over"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gruppetto.experiments.experiment import Arm, Column, Experiment, Ordering, Scale
+from gruppetto.experiments.levers import FEW_BITS
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
 
@@ -23,7 +24,7 @@ def _arms(scale: Scale) -> list[Arm]:
         Arm(name=_name(period, uplink), ride=base.but(sync_period=period, fragments=period, uplink=uplink))
         for period, uplink in DIALS
     ]
-    return [*arms, Arm(name=CLOSEST, ride=base.but(uplink="int4", downlink="delta-int4"))]
+    return [*arms, Arm(name=CLOSEST, ride=base.but(**FEW_BITS))]
 
 
 def _against_formula(mine: Result, other: Result | None) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Ordering, Scale, beside
 from gruppetto.experiments.ride import Ride
 
-__all__ = ["LEVERS"]
+__all__ = ["CLOSEST", "FEW_BITS", "LEVERS"]
 
 SHIPS = "as it ships"
 RIVAL = "data parallel"
@@ -15,8 +15,10 @@ TWICE = ", inner rate twice"
 OFTEN: dict[str, Any] = {"sync_period": 8, "fragments": 8, "apply": "carry"}
 RISING: dict[str, Any] = {"outer_shares": (0.6, 1.4)}
 MEAN: dict[str, Any] = {"outer_average": 0.1}
-COARSE: dict[str, Any] = {"uplink": "int4", "downlink": "delta-int4"}
+FEW_BITS: dict[str, Any] = {"uplink": "int4", "downlink": "delta-int4"}
 """A quarter of bf16 up and an eighth of float32 down: with H = 8 half the bytes of what ships."""
+CLOSEST = OFTEN | RISING | MEAN | FEW_BITS
+"""As rides say it: the preset ``closest`` of a run."""
 ALL = "all three"
 """The outer optimizer ``rising``."""
 CHEAP = "all three, int4 both ways"
@@ -28,7 +30,7 @@ LEVERED: dict[str, dict[str, Any]] = {
     "H = 8, carry, η rises": OFTEN | RISING,
     "H = 8, carry, mean of the last tenth": OFTEN | MEAN,
     ALL: OFTEN | RISING | MEAN,
-    CHEAP: OFTEN | RISING | MEAN | COARSE,
+    CHEAP: CLOSEST,
 }
 FEWER = (ALL, CHEAP, SHIPS)
 """Of which is asked whether they bring as much to two learners."""

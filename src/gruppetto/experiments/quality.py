@@ -7,10 +7,10 @@ largest fleet in a storm.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gruppetto.experiments.experiment import LOSS, Arm, Column, Experiment, Ordering, Scale, beside, figure
 from gruppetto.experiments.images import find_fashion
+from gruppetto.experiments.levers import CLOSEST
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
 
@@ -20,16 +20,6 @@ GOALS = {2: 0.01, 4: 0.02, 8: 0.04}
 """How far above data parallel the longest run may end, by M."""
 STORM_PER_HOUR = 125 / 32
 """Kills of each learner, as in the storm of ``faults``; each is away for a minute in the mean."""
-CLOSEST: dict[str, Any] = {
-    "sync_period": 8,
-    "fragments": 8,
-    "apply": "carry",
-    "outer_shares": (0.6, 1.4),
-    "outer_average": 0.1,
-    "uplink": "int4",
-    "downlink": "delta-int4",
-}
-"""All that ``levers`` has found to bring learners closer: the preset ``closest`` of a run, at half the bytes."""
 Base = Callable[[Scale], Ride]
 Numbers = Callable[[Scale], Sequence[int]]
 

@@ -17,11 +17,10 @@ from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.report.rundir import RUN
 from gruppetto.runtime.saved_model import load_model
+from gruppetto.runtime.security.places import Papers
 from gruppetto.runtime.store import holds_commits
 
 __all__ = ["FoundWeights", "find_weights"]
-
-NONE_YET = "holds no weights yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +40,21 @@ def find_weights(source: str, *, certs: str | None = None, token_file: str | Non
     """
     directory = Path(source)
     if not directory.is_dir():
-        papers = looker_papers(certs, token_file)
-        return _of_syncer(source, papers.token, papers.tls, None)
+        return _of_syncer(source, looker_papers(certs, token_file), None)
     config = _config_in(directory)
     state = directory
     if config is not None and not holds_commits(directory):
         state = directory / config.syncer.state
     if (endpoint := find_endpoint(state)) is not None:
-        papers = looker_papers_in(directory, certs, token_file)
-        return _of_syncer(endpoint.url, papers.token, papers.tls, config)
+        return _of_syncer(endpoint.url, looker_papers_in(directory, certs, token_file), config)
     round, tensors = load_model(state)
     return FoundWeights(round=round, tensors=tensors, config=config)
 
 
-def _of_syncer(url: str, token: str | None, tls: object, config: RunConfig | None) -> FoundWeights:
-    found = fetch_whole_model(url, token=token, tls=tls)  # type: ignore[arg-type]
+def _of_syncer(url: str, papers: Papers, config: RunConfig | None) -> FoundWeights:
+    found = fetch_whole_model(url, token=papers.token, tls=papers.tls)
     if found is None:
-        raise StateError(NONE_YET, where=url, fix="wait until its first learner has given it some")
+        raise StateError("holds no weights yet", where=url, fix="wait until its first learner has given it some")
     return FoundWeights(round=found.round, tensors=safetensors.numpy.load(found.content), config=config)
 
 

@@ -164,10 +164,8 @@ class VirtualRun:
         self._flat = FlatModel(self.model)
         parts = cut(self._flat.layout, protocol.num_fragments, virtual.fragmenter, virtual.merge)
         self._flat.cut(parts)
-        asked, protocol = (
-            protocol,
-            replace(protocol, num_fragments=parts.num_fragments, start_learners=protocol.num_learners),
-        )
+        asked = protocol
+        protocol = replace(asked, num_fragments=parts.num_fragments, start_learners=asked.num_learners)
         self._outer, self._outer_reason = choose_outer(virtual.outer, protocol.rounds, protocol.sync_period)
         self.syncer = VirtualSyncer(
             parts,
