@@ -59,6 +59,26 @@ def test_timed_runs_are_made_one_at_a_time_on_a_machine(tmp_path: Path) -> None:
         assert said[1] == f"took {RIDES[1]}"
 
 
+def test_nobody_is_waited_for_who_has_let_go_meanwhile(tmp_path: Path) -> None:
+    said = list[str]()
+    theirs, ours = Claims(tmp_path / "claims"), Claims(tmp_path / "claims")
+
+    class Once(Claims):
+        """The first ask for a ride finds it taken, and then it is let go."""
+
+        def take(self, what: str) -> bool:
+            if theirs.take(what):
+                assert not ours.take(what)
+                theirs.release(what)
+                asked.append(what)
+                return len(asked) > 2 and ours.take(what)
+            return False
+
+    asked = list[str]()
+    shared = Shared(RIDES[:2], Store(tmp_path / "x.jsonl"), claims=Once(tmp_path / "claims"), say=said.append, poll_s=0)
+    assert shared.take() == RIDES[0] and len(asked) == 3 and said == []
+
+
 def test_the_runs_of_a_killed_process_are_taken_over_at_once(tmp_path: Path) -> None:
     store, clock = Store(tmp_path / "x.jsonl"), ManualClock()
     begin = """
@@ -105,7 +125,7 @@ def test_a_claim_that_says_nothing_is_waited_for_as_long_as_one_of_another_machi
     (tmp_path / "a.7").write_bytes(b"")
     clock = ManualClock()
     claims = Claims(tmp_path, clock=clock)
-    assert not claims.take("a") and claims.holder("a") == ""
+    assert not claims.take("a") and claims.holder("a") == "another process" and claims.holder("b") == ""
     clock.advance(LEASE_S)
     assert claims.take("a") and [path.name for path in tmp_path.iterdir()] == ["a.8"]
     assert this_machine().encode() in (tmp_path / "a.8").read_bytes()

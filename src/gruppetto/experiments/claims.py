@@ -103,8 +103,11 @@ class Claims:
     def holder(self, what: str) -> str:
         """Who does it, in words; "" if nobody does."""
         for number in reversed(self._numbers(what)):
-            word = _read(_content(self._path(what, number)))
-            if word is not None:
+            content = _content(self._path(what, number))
+            if content is not None:
+                word = _read(content)
+                if word is None:
+                    return "another process"
                 there = "" if word.machine == self._machine else f" on {word.host}"
                 return f"process {word.pid}{there}"
         return ""

@@ -115,8 +115,8 @@ class Shared:
 
     def _tell(self, open_ones: Sequence[Ride]) -> None:
         holders = {self._claims.holder(what) for ride in open_ones for what in (ride.hash, self._here) if what}
-        who = " and ".join(sorted(holders - {""})) or "another process"
-        if who != self._told:
+        who = " and ".join(sorted(holders - {""}))
+        if who and who != self._told:  # of nobody: it was let go since we asked for it, and the next look takes it
             self._told = who
             what = "runs are timed, one at a time on a machine" if self._here else "another makes what is left"
             self._say(f"waits for {who}: {what} ({len(open_ones)})")
