@@ -54,18 +54,20 @@ def test_shapes_are_the_same_from_the_same_seed_and_of_all_kinds() -> None:
     assert drawn.shape == (200, SIDE * SIDE + 1)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        gzip.compress(b""),
-        gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12),
-        gzip.compress(b"\0\0\x08\x03" + (6).to_bytes(4) + (9).to_bytes(4) + (9).to_bytes(4) + bytes(6 * 81)),
-        gzip.compress(b"\0\0\x08\x03" + bytes(4) + (28).to_bytes(4) + (28).to_bytes(4)),
-        gzip.compress(bytes(1000))[:10] + b"\xff" * 40,
-        b"<html>not found</html>",
-    ],
-)
+DAMAGED = {
+    "empty": b"",
+    "nothing packed": gzip.compress(b""),
+    "no sizes": gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12),
+    "small images": gzip.compress(
+        b"\0\0\x08\x03" + (6).to_bytes(4) + (9).to_bytes(4) + (9).to_bytes(4) + bytes(6 * 81)
+    ),
+    "no images": gzip.compress(b"\0\0\x08\x03" + bytes(4) + (28).to_bytes(4) + (28).to_bytes(4)),
+    "not packed": gzip.compress(bytes(1000))[:10] + b"\xff" * 40,
+    "a page": b"<html>not found</html>",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
 def test_damaged_images_are_said(content: bytes, fetched: Path) -> None:
     place = find_fashion(fetched)
     assert place is not None
