@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 
 from gruppetto.numerics import warm
-
-settings.register_profile("numerics", deadline=None)
-settings.load_profile("numerics")
 
 
 @pytest.fixture(scope="session", autouse=True)
