@@ -47,6 +47,20 @@ def test_what_is_there_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["experiment"] == "apply"
 
 
+def test_pages_of_more_seeds_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path / "apply.jsonl")
+    for ride in EXPERIMENTS["apply"].rides(Scale(quick=True, seeds=5)):
+        store.add(ride, {"loss": 2.0}, took_s=0)
+    given = ["experiment", "apply", "--quick", "--show", "--out", str(tmp_path)]
+    assert main([*given, "--seeds", "5"]) == 0
+    pages = {path.name: path.read_bytes() for path in tmp_path.glob("apply-quick.*")}
+    capsys.readouterr()
+    assert main([*given, "--seeds", "2"]) == 0
+    told = capsys.readouterr()
+    assert "| 2 |" in told.out and f"those in {tmp_path} tell of 5 seeds, and here are 2; name" in told.err
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("apply-quick.*")} == pages
+
+
 def test_all_with_some_arms_are_the_experiments_that_have_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,15 @@ def test_nothing_has_the_name_until_all_is_written(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_who_may_read_it_says_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        publish(tmp_path / "file", lambda file: file.write(b"whole"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def write(file: BinaryIO) -> None:
         file.write(b"half")

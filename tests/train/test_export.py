@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_it_loads_with_the_same_logits_and_tokens(
     assert made.shape[1] <= given.shape[1] + 4
     assert loaded.generation_config.eos_token_id == ours.end_of_document
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "hf:qwen3"])
+def test_who_may_read_it_says_the_umask(architecture: str, data: Data, tmp_path: Path) -> None:
+    shape, before = replace(MINI, architecture=architecture), os.umask(0o027)
+    try:
+        export(build(shape, data.tokenizer.vocab_size), shape, data.tokenizer, tmp_path / "model")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o640}
 
 
 def test_nothing_is_written_over(data: Data, tmp_path: Path) -> None:

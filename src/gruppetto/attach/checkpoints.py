@@ -39,6 +39,7 @@ from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.attach.sharding import plain_name
 from gruppetto.attach.writing import Taken, Writer
 from gruppetto.errors import SettingError, StateError
+from gruppetto.home import at_home
 from gruppetto.numerics.layout import Layout
 from gruppetto.protocol.learner import LearnerState
 from gruppetto.runtime.plausible import is_name
@@ -70,7 +71,7 @@ class Checkpoints:
         for name, value in (("every_steps", every_steps), ("keep", keep)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name} is {value!r}", where=f"Checkpoints.{name}", fix="use 1 or more")
-        self.directory, self.every_steps, self.keep = Path(directory), every_steps, keep
+        self.directory, self.every_steps, self.keep = at_home(directory), every_steps, keep
         self._writer = Writer()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

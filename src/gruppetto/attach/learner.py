@@ -47,6 +47,7 @@ from gruppetto.attach.taking import Taking, needs_of
 from gruppetto.attach.together import come_together
 from gruppetto.attach.watching import Glance, Watch, say_if_untrained
 from gruppetto.errors import RunFailed, SettingError, StateError
+from gruppetto.home import at_home
 from gruppetto.numerics import warm
 from gruppetto.numerics.codec import CASTS
 from gruppetto.numerics.downlink import DOWNLINKS
@@ -229,7 +230,7 @@ class Learner(Boundaries):
         tls = tls_context(ca_file, cert_file, key_file) if secure else None
         peers = None
         if secure and ca_file is not None and cert_file is not None and key_file is not None:
-            peers = PeerTls(ca=Path(ca_file), cert=Path(cert_file), key=Path(key_file))
+            peers = PeerTls(ca=at_home(ca_file), cert=at_home(cert_file), key=at_home(key_file))
         self._model, self._optimizer = model, optimizer if hook else None
         self._strict = on_disconnect == "raise"
         self._connect_timeout_s = connect_timeout_s

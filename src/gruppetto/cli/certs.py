@@ -6,13 +6,13 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from gruppetto.cli.flags import positional, print_json, read_flags
 from gruppetto.errors import SettingError, StateError, UserError
+from gruppetto.home import at_home
 from gruppetto.runtime.clock import wall_time_s
 from gruppetto.runtime.security.identity import Identity, Role
 
@@ -88,7 +88,7 @@ def authority_in(directory: str) -> Authority:
         )
     from gruppetto.runtime.security.issuing import Authority
 
-    return Authority(Path(directory).expanduser(), now=wall_time_s())
+    return Authority(at_home(directory), now=wall_time_s())
 
 
 def identity_named(text: str) -> Identity:

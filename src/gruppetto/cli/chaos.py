@@ -20,6 +20,7 @@ from gruppetto.cli.chaos_run import disturb
 from gruppetto.cli.flags import exactly_one, overrides_of, positional, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by
 from gruppetto.errors import DataError, SettingError, Stopped
+from gruppetto.home import at_home
 from gruppetto.launch.place import SEEDS, holds_run, run_directory
 
 __all__ = ["main"]
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     if flags.dry:
         _say(file, plans, json=flags.json, several=bool(seeds))
         return 0
-    compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
+    compare, cache = [Path(other) for other in flags.compare], at_home(flags.cache)
     for other in compare:
         if not holds_run(other):
             raise DataError("holds no run", where=f"--compare {other}", fix="name the directory of a run")

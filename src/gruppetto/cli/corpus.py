@@ -11,6 +11,7 @@ import tyro
 
 from gruppetto.cli.flags import at_most_one, positional, print_json, read_flags
 from gruppetto.cli.place_for import make_place_for
+from gruppetto.home import at_home
 from gruppetto.train.corpus import open_corpus
 from gruppetto.train.packages import PACKAGES
 from gruppetto.train.setting import DataSetting
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     DataSetting(corpus=source)
     if flags.out is not None:
         make_place_for(flags.out)
-    manifest = open_corpus(source, Path(flags.cache).expanduser()).manifest
+    manifest = open_corpus(source, at_home(flags.cache)).manifest
     if flags.out is not None:
         flags.out.write_text(manifest.to_json(), encoding="utf-8")
     if flags.json:

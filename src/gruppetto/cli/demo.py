@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -13,6 +12,7 @@ import tyro
 from gruppetto.cli.flags import overrides_of, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by, ride_and_report, run_rival
 from gruppetto.config import RunConfig, load_run
+from gruppetto.home import at_home
 from gruppetto.launch.place import run_directory
 from gruppetto.launch.strike import Strike
 from gruppetto.report.rundir import RIVALS, write_report
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "demo")
     seeds = {"train.seed": flags.seed, "model.seed": flags.seed}
     config = load_run(preset="demo", overrides=overrides_of(flags.set, {"run.rounds": flags.rounds, **seeds}))
-    cache = Path(flags.cache).expanduser()
+    cache = at_home(flags.cache)
     keep = [cache, *needed_by(config)]
     with run_directory(
         flags.out, "demo", overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(config, cache)

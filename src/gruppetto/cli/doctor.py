@@ -12,6 +12,7 @@ import tyro
 
 from gruppetto.cli.flags import print_json, read_flags
 from gruppetto.errors import StateError, UserError
+from gruppetto.home import at_home
 from gruppetto.launch.checkup import examine, measure_line
 from gruppetto.launch.measuring import measure_machine
 from gruppetto.launch.papers import looker_papers
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         syncer=flags.syncer,
         token=papers.token,
         tls=papers.tls,
-        certs=Path(flags.certs).expanduser() if flags.certs else None,
+        certs=at_home(flags.certs) if flags.certs else None,
     ):
         findings.append(finding)
         if not flags.json:

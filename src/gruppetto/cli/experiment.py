@@ -32,8 +32,8 @@ class Flags:
     """Ask again what the paper claims, at a small scale: NAME is an experiment of --list, or all.
 
     Every run is kept as soon as it is over; a second start goes on, and several at once, on one machine or on several
-    that share --out, share the work. Writes a table, a figure and JSON to --out, with --only not over those of more
-    arms.
+    that share --out, share the work. Writes a table, a figure and JSON to --out, but not over those of more seeds, or
+    with --only of more arms.
     """
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[NAME]")] = ()
@@ -151,8 +151,7 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
         if not flags.json:
             print(table(findings), flush=True)
     if kept:
-        more = f"{len(kept)} arm{'s' * (len(kept) > 1)} that --only leaves out"
-        say(f"no page written: those in {flags.out} tell of {more}; name another --out for pages of these arms alone")
+        say(f"no page written: those in {flags.out} tell of {kept}; name another --out for pages of these alone")
     else:
         say(f"written: {', '.join(map(str, written))}")
     return findings.as_json()

@@ -12,6 +12,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags, refuse_missing
 from gruppetto.cli.virtual_resume import is_virtual
 from gruppetto.errors import SettingError, StateError
+from gruppetto.home import at_home
 from gruppetto.launch.weights import FoundWeights, find_weights
 from gruppetto.report.rundir import PLAN
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     if flags.format == "safetensors":
         _write_file(found, out)
     else:
-        _write_for_transformers(found, source, out, Path(flags.cache).expanduser())
+        _write_for_transformers(found, source, out, at_home(flags.cache))
     said: dict[str, Any] = {
         "out": str(out),
         "format": flags.format,

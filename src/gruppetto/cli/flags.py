@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import tyro
 
 from gruppetto.errors import DataError, SettingError, UserError
+from gruppetto.home import at_home
 
 __all__ = [
     "at_most_one",
@@ -33,6 +34,7 @@ T = TypeVar("T")
 NOTHING = (None, False, "")
 """Defaults of which the help says nothing: what is not given is not there."""
 
+HOME = re.compile(r"~[\w.-]*/")
 NO_WHOLE_NUMBER = re.compile(r"Error parsing (--[\w-]+): (?:no type matching \S*INT could|invalid literal for int).*")
 """What Python and tyro say of a flag that wants one, in their own words."""
 
@@ -45,12 +47,13 @@ def positional(metavar: str) -> Any:
 def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
     """``arguments`` as a ``kind``, whose docstrings make the help. Raises :class:`UserError` for what is not known."""
     _refuse_empty(arguments, verb)
+    arguments = [_at_home(argument) for argument in arguments]
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             flags, unknown = tyro.cli(
                 _without_empty_defaults(kind),
-                args=list(arguments),
+                args=arguments,
                 prog=f"gruppetto {verb}",
                 description=inspect.cleandoc(kind.__doc__ or ""),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
@@ -66,6 +69,12 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
         fix = f"did you mean {near[0]}?" if near else f"see gruppetto {verb} --help"
         raise UserError(f"{unknown[0]} is not understood", where=f"gruppetto {verb}", fix=fix)
     return flags
+
+
+def _at_home(argument: str) -> str:
+    """A shell spells ``~`` out at the beginning of a word only, and not in ``--out=~/runs``."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return f"{option}{equals}{at_home(value)}" if HOME.match(value) else argument
 
 
 def _refuse_empty(arguments: Sequence[str], verb: str) -> None:

@@ -15,6 +15,7 @@ from gruppetto.cli.flags import at_most_one, overrides_of, positional, print_jso
 from gruppetto.cli.train import check_data, needed_by, ride_and_report
 from gruppetto.config import RunConfig, load_run
 from gruppetto.errors import SettingError, UserError
+from gruppetto.home import at_home
 from gruppetto.launch.engine import Engine
 from gruppetto.launch.place import run_directory
 from gruppetto.launch.slurm_engine import SlurmEngine
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         raise SettingError(f"is {config.mode}", where="run.mode", fix="use decoupled, or gruppetto train for a rival")
     for group in config.groups:  # what is wrong there would be said by learners, one after the other
         load_run(Path(file) if file else None, overrides={**overrides, **overrides_of(group.set, {})})
-    cache = Path(flags.cache).expanduser()
+    cache = at_home(flags.cache)
     keep = [*([Path(file)] if file else []), cache, *needed_by(config)]
     with (
         run_directory(

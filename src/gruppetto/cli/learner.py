@@ -14,6 +14,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, log_to_stderr, overrides_of, positional, read_flags
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.errors import AddressError, Stopped, UserError
+from gruppetto.home import at_home
 
 if TYPE_CHECKING:
     from gruppetto.config import RunConfig
@@ -85,10 +86,10 @@ def main(arguments: Sequence[str]) -> int:
         entry,
         syncer=_address(syncer),
         papers=papers,
-        cache=Path(flags.cache).expanduser(),
+        cache=at_home(flags.cache),
         clock=MonotonicClock(),
-        checkpoints=Path(flags.checkpoints).expanduser() if flags.checkpoints else _place_for(file, flags.name),
-        parts=Path(flags.parts).expanduser() if flags.parts else _parts_of(file, flags.name),
+        checkpoints=at_home(flags.checkpoints) if flags.checkpoints else _place_for(file, flags.name),
+        parts=at_home(flags.parts) if flags.parts else _parts_of(file, flags.name),
         part=part,
         run=file.parent if _is_run_directory(file.parent) else None,
     )

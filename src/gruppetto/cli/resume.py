@@ -15,6 +15,7 @@ from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags
 from gruppetto.cli.virtual_resume import has_virtually_ended, is_virtual, resume_virtually
 from gruppetto.cli.workers import workers_of
 from gruppetto.errors import RunFailed, SettingError
+from gruppetto.home import at_home
 from gruppetto.launch.place import held_directory, run_directory
 from gruppetto.launch.resuming import Resumption, find, make_ready
 from gruppetto.report.rundir import Report, write_report
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
             else:
                 print(f"{found.run}: the run is finished, at round {found.round}: nothing is left to be resumed")
             return 0
-        cache = Path(flags.cache).expanduser()
+        cache = at_home(flags.cache)
         check_same(open_corpus(found.config.train.data.corpus, cache).manifest, found.run)  # before anything is moved
         print(_what(found), file=sys.stderr, flush=True)
         make_ready(found, directory)
@@ -80,7 +81,7 @@ def _virtually(source: Path, flags: Flags, workers: int) -> int:
         else:
             print(f"{source}: the run is finished: nothing is left to be resumed")
         return 0
-    report = resume_virtually(source, out=flags.out, cache=Path(flags.cache).expanduser(), workers=workers)
+    report = resume_virtually(source, out=flags.out, cache=at_home(flags.cache), workers=workers)
     if flags.json:
         print_json(report.figures)
     else:

@@ -21,6 +21,7 @@ from gruppetto.config.run import OuterChoice, SyncerPlace
 from gruppetto.config.write import END
 from gruppetto.dashboard.annex import annex
 from gruppetto.errors import SettingError, Stopped
+from gruppetto.home import at_home
 from gruppetto.launch.ask import read_token
 from gruppetto.launch.syncers import suffix_of
 from gruppetto.numerics.deal import ONE, Shard
@@ -174,13 +175,13 @@ def _setting(config: RunConfig, shard: Shard, flags: Flags) -> SyncerSetting:
     # By its name, the syncer can say why it is this one.
     outer = config.outer.preset if config.outer == OuterChoice(preset=config.outer.preset) else resolved
     return SyncerSetting(
-        state=Path(place.state),
+        state=at_home(place.state),
         listen=place.listen,
         mailbox=place.mailbox,
         token=read_token(place.token_file),
-        tls_cert=Path(place.tls_cert) if place.tls_cert else None,
-        tls_key=Path(place.tls_key) if place.tls_key else None,
-        identities=Path(place.certs).expanduser() if place.certs else None,
+        tls_cert=at_home(place.tls_cert) if place.tls_cert else None,
+        tls_key=at_home(place.tls_key) if place.tls_key else None,
+        identities=at_home(place.certs) if place.certs else None,
         allow_shared_token=place.allow_shared_token,
         allow_plaintext=place.allow_plaintext,
         fragmenter=config.fragments.how,
@@ -218,7 +219,7 @@ def _ready(endpoint: Endpoint, config: RunConfig) -> None:
         f"{endpoint.url} serves run {endpoint.run_id}; see it at {endpoint.url}/dashboard/", file=sys.stderr, flush=True
     )
     try:
-        kept = Path(config.syncer.state) / KEPT
+        kept = at_home(config.syncer.state) / KEPT
         write_durably(kept, [f"{to_toml(config)}\n{END}\n".encode()])
         force_directory(kept.parent)
     except OSError as error:

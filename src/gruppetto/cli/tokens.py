@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -13,6 +12,7 @@ import tyro
 from gruppetto.cli.certs import authority_in, identity_named
 from gruppetto.cli.flags import positional, print_json, read_flags
 from gruppetto.errors import StateError, UserError
+from gruppetto.home import at_home
 from gruppetto.runtime.security.places import TOKENS
 from gruppetto.runtime.security.roster import parse_roster
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     out = sys.stderr if flags.json else sys.stdout
     found: dict[str, object] = {}
     if verb == "show":
-        path = Path(flags.dir).expanduser() / TOKENS
+        path = at_home(flags.dir) / TOKENS
         if not path.is_file():
             raise StateError("holds no tokens", where=flags.dir, fix="say gruppetto tokens add NAME")
         known = parse_roster(path.read_text(encoding="utf-8"), serials=False)

@@ -18,6 +18,7 @@ from gruppetto.cli.workers import workers_of
 from gruppetto.config import RunConfig, load_run
 from gruppetto.config.write import write_run
 from gruppetto.errors import DataError, GruppettoError, RunFailed, SettingError, UserError
+from gruppetto.home import at_home
 from gruppetto.launch.engine import Engine
 from gruppetto.launch.place import clear, has_begun, holds_run, run_directory
 from gruppetto.launch.strike import Strike
@@ -107,7 +108,7 @@ def _train(flags: Flags) -> int:
     if flags.virtual:
         return _ride_virtually(flags, Path(file) if file is not None else None, overrides)
     config = load_run(Path(file) if file is not None else None, preset=flags.preset, overrides=overrides)
-    compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
+    compare, cache = [Path(other) for other in flags.compare], at_home(flags.cache)
     for other in compare:
         if not holds_run(other):
             raise DataError(
@@ -142,7 +143,7 @@ def _ride_virtually(flags: Flags, file: Path | None, overrides: dict[str, object
             where="syncer.shards",
             fix="use 1, or leave out --virtual",
         )
-    compare, cache = [Path(other) for other in flags.compare], Path(flags.cache).expanduser()
+    compare, cache = [Path(other) for other in flags.compare], at_home(flags.cache)
     keep = [*([file] if file else []), cache, *compare, *needed_by(asked.run)]
     with run_directory(
         flags.out, "virtual", overwrite=flags.overwrite, keep=keep, ready=lambda: check_data(asked.run, cache)
@@ -214,7 +215,7 @@ def needed_by(config: RunConfig) -> list[Path]:
     """The files that the settings name."""
     place = config.syncer
     named = (place_of(config.train.data.corpus), place.token_file, place.tls_cert, place.tls_key, place.certs)
-    return [Path(name) for name in named if name]
+    return [at_home(name) for name in named if name]
 
 
 def place_of(corpus: str) -> str | None:

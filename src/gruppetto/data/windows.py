@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from gruppetto.errors import DataError
+from gruppetto.home import at_home
 
 __all__ = ["TokenWindows"]
 
@@ -30,7 +31,7 @@ class TokenWindows:
     def __init__(self, tokens: str | Path | NDArray[Any], *, context: int, dtype: DTypeLike = np.uint16) -> None:
         where = "TokenWindows"
         if isinstance(tokens, str | Path):
-            where, tokens = str(tokens), _mapped(Path(tokens), dtype)
+            where, tokens = str(tokens), _mapped(at_home(tokens), dtype)
         if not isinstance(tokens, np.ndarray):
             raise DataError(
                 f"is a {type(tokens).__name__}", where=where, fix="give a numpy array, or the path of a file"

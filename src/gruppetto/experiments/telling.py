@@ -87,19 +87,23 @@ def write(findings: Findings, place: Path) -> list[Path]:
     return [page, data]
 
 
-def kept_for(findings: Findings, place: Path) -> list[str]:
-    """The arms of which results are told in what :func:`write` would replace, and that are none of these findings.
+def kept_for(findings: Findings, place: Path) -> str:
+    """What the pages that :func:`write` would replace tell and these findings do not, in words; "" for nothing.
 
-    Only a part of the arms has such: all of them take the place of whatever is there.
+    That is arms, where a part of them was asked for, and more seeds.
     """
-    if not findings.scale.only:
-        return []
     try:
         told = json.loads((place / f"{_stem(findings)}.json").read_bytes())["arms"]
-        there = [str(each["arm"]) for each in told if each["seeds"]]
+        there = {str(each["arm"]): int(each["seeds"]) for each in told if each["seeds"]}
     except (OSError, ValueError, LookupError, TypeError):
-        return []
-    return [name for name in there if name not in {arm.name for arm in findings.arms}]
+        return ""
+    ours = {arm.name: len(findings.seeds(arm)) for arm in findings.arms}
+    arms = [name for name in there if name not in ours] if findings.scale.only else []
+    if arms:
+        return f"{len(arms)} arm{'s' * (len(arms) > 1)} that --only leaves out"
+    if any(there.get(name, 0) > seeds for name, seeds in ours.items()):
+        return f"{max(there.values())} seeds, and here are {max(ours.values())}"
+    return ""
 
 
 def _stem(findings: Findings) -> str:

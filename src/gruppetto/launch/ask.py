@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
+from gruppetto.home import at_home
 from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
@@ -123,12 +124,12 @@ def read_token(file: str | Path | None) -> str | None:
     if file is None:
         return None
     try:
-        lines = Path(file).read_text(encoding="utf-8").split()
+        lines = at_home(file).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError("cannot be read", where=f"syncer.token_file ({file})", fix="name a text file") from error
     if not lines:
         raise SettingError("is empty", where=f"syncer.token_file ({file})", fix="write the token into its first line")
-    tell_exposure(Path(file))
+    tell_exposure(at_home(file))
     return lines[0]
 
 

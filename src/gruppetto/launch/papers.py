@@ -6,6 +6,7 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 
+from gruppetto.home import at_home
 from gruppetto.launch.ask import read_token
 from gruppetto.report.rundir import RUN
 from gruppetto.runtime.security.fresh import client_context
@@ -19,7 +20,7 @@ def learner_papers(certs: str | None, token_file: str | None, name: str) -> Pape
     """Of learner ``name``. Raises :class:`gruppetto.errors.SettingError`."""
     if certs is None:
         return Papers(token=read_token(token_file))
-    return papers_of(Path(certs).expanduser(), Identity(role=Role.LEARNER, name=name))
+    return papers_of(at_home(certs), Identity(role=Role.LEARNER, name=name))
 
 
 def looker_papers(certs: str | None, token_file: str | None) -> Papers:
@@ -27,7 +28,7 @@ def looker_papers(certs: str | None, token_file: str | None) -> Papers:
     authority in ``certs``. Raises :class:`gruppetto.errors.SettingError`."""
     if certs is None:
         return Papers(token=read_token(token_file))
-    directory = Path(certs).expanduser()
+    directory = at_home(certs)
     if token_file is None:
         return any_papers(directory)
     return Papers(token=read_token(token_file), tls=client_context(directory / CA), ca=directory / CA, personal=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gruppetto.errors import AddressError
+from gruppetto.home import at_home
 from gruppetto.runtime.security.fresh import client_context
 
 __all__ = ["SyncerAddress", "tls_context"]
@@ -92,5 +93,5 @@ def tls_context(
     Files that change are read again (:mod:`gruppetto.runtime.security.fresh`). Raises :class:`SettingError` for one
     that cannot be used.
     """
-    files = [Path(file) if isinstance(file, str) else file for file in (ca_file, cert_file, key_file)]
+    files = [None if file is None else at_home(file) for file in (ca_file, cert_file, key_file)]
     return client_context(*files)

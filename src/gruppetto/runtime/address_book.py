@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gruppetto.errors import AddressError
+from gruppetto.home import at_home
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.mailbox.address import SCHEME, MailboxAddress
 
@@ -61,7 +62,7 @@ def is_directory(text: str) -> bool:
     >>> is_directory("http://a:7171"), is_directory("a:7171"), is_directory("runs/tour/syncer")
     (False, False, True)
     """
-    return "://" not in text and ("/" in text or Path(text).is_dir())
+    return "://" not in text and ("/" in text or at_home(text).is_dir())
 
 
 def address_book(text: str | Path) -> AddressBook:
@@ -69,5 +70,5 @@ def address_book(text: str | Path) -> AddressBook:
     if isinstance(text, str) and text.strip().startswith(SCHEME):
         return Fixed(MailboxAddress.parse(text.strip()))
     if isinstance(text, Path) or (isinstance(text, str) and is_directory(text)):
-        return Directory(Path(text))
+        return Directory(at_home(text))
     return Fixed(*SyncerAddress.parse_all(text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -52,12 +52,13 @@ def publish(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _begun(path: Path) -> tuple[int, Path | None]:
-    """A new file in the folder of ``path``, open; and its name, if it has to have one."""
+    """A new file in the folder of ``path``, open; and its name, if it has to have one. Who may read it says the umask:
+    several people may share a cache."""
     if hasattr(os, "O_TMPFILE") and OPEN_FILES.is_dir():
         with suppress(OSError):  # not every file system has files without names
-            return os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), None
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".making-", suffix=path.suffix)
-    return descriptor, Path(name)
+            return os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666), None
+    name = path.with_name(f".making-{secrets.token_hex(8)}{path.suffix}")
+    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666), name
 
 
 def _link(temporary: Path, path: Path) -> None:

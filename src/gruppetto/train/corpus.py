@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gruppetto.errors import DataError
+from gruppetto.home import at_home
 from gruppetto.train.manifest import Manifest
 from gruppetto.train.setting import SOURCES
 
@@ -77,7 +78,7 @@ def open_corpus(source: str, cache: Path = Path(".cache/gruppetto")) -> Corpus:
     if source == "python-stdlib":
         documents = _standard_library()
     elif kind == "text" and rest:
-        documents = _files(Path(rest))
+        documents = _files(at_home(rest))
     elif kind == "hf" and rest:
         from gruppetto.train.hub import hub_documents
 
@@ -88,12 +89,12 @@ def open_corpus(source: str, cache: Path = Path(".cache/gruppetto")) -> Corpus:
 
         path = path_of(rest)
         pattern, _, field = rest[len(path) + 1 :].partition("#")
-        return open_archive(source, Path(path), Wanted(pattern=pattern or "**", field=field), cache)
+        return open_archive(source, at_home(path), Wanted(pattern=pattern or "**", field=field), cache)
     elif kind == "package" and rest:
         from gruppetto.train.packages import open_package
 
         name, _, folder = rest.partition(":")
-        return open_package(name, Path(folder) if folder else cache / "packages", cache)
+        return open_package(name, at_home(folder) if folder else cache / "packages", cache)
     else:
         raise DataError(f"{source!r} is unknown", where="corpus", fix=f"use {SOURCES}")
     return divide(source, documents)

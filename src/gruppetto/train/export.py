@@ -57,7 +57,11 @@ def export(model: nn.Module, setting: ModelSetting, tokenizer: Tokenizer, direct
                 "model_max_length": setting.context,
             },
         )
-        making.chmod(0o755)
+        # Who may read it says the umask, also of what safetensors and a temporary directory keep to their owner.
+        allowed = (making / "tokenizer.json").stat().st_mode & 0o777
+        for path in making.iterdir():
+            path.chmod(allowed)
+        making.chmod(allowed | (allowed & 0o444) >> 2)
         making.replace(directory)
     except OSError as error:
         raise StateError(

@@ -6,12 +6,12 @@ Ours or one of transformers', every model is called as ``model(input_ids, labels
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gruppetto.errors import SettingError
+from gruppetto.home import at_home
 from gruppetto.train.llama import Llama
 from gruppetto.train.setting import PRESETS, ModelSetting, preset
 from gruppetto.train.vit import VisionTransformer
@@ -95,8 +95,8 @@ def _config(name: str, setting: ModelSetting) -> Any:
     """The configuration stored under ``name``, or that of a model type cut to the setting's sizes."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    if Path(name).exists() or "/" in name:
-        return AutoConfig.from_pretrained(name)
+    if at_home(name).exists() or "/" in name:
+        return AutoConfig.from_pretrained(str(at_home(name)))
     if name not in CONFIG_MAPPING:
         raise ValueError("it is neither a model type, nor a directory, nor a hub name OWNER/NAME")
     known = CONFIG_MAPPING[name]()

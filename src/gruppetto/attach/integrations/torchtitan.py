@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gruppetto.attach.integrations.riding import Ride, check_one_process
 from gruppetto.errors import SettingError
+from gruppetto.home import at_home
 
 if TYPE_CHECKING:
     from gruppetto.attach.learner import Learner
@@ -55,7 +55,7 @@ class Section:
         found: dict[str, Any] = {key: value for key, value in texts.items() if value}
         if self.token_file:
             try:
-                found["token"] = Path(self.token_file).read_text().splitlines()[0].strip()
+                found["token"] = at_home(self.token_file).read_text().splitlines()[0].strip()
             except (OSError, IndexError, UnicodeDecodeError) as wrong:
                 raise SettingError(
                     f"cannot be read ({wrong})", where=self.token_file, fix="put the syncer's token into its first line"
