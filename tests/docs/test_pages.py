@@ -19,7 +19,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 @pytest.mark.parametrize(
-    "tool", ["settings_page.py", "alarms_page.py", "metrics_page.py", "errors_page.py", "figures.py"]
+    "tool",
+    ["settings_page.py", "alarms_page.py", "metrics_page.py", "errors_page.py", "figures.py", "evidence_tables.py"],
 )
 def test_what_is_generated_is_what_the_source_says(tool: str) -> None:
     checked = subprocess.run([sys.executable, f"tools/{tool}", "--check"], cwd=ROOT, check=False)
