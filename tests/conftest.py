@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 
 # The same examples every time: whether a change passes depends on the change. ``fuzz`` draws others.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fuzz", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "fuzz", deadline=None, derandomize=False, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("default")
 
 # Started in a script's background, a process ignores Ctrl-C, and so would all that tests start and interrupt.
