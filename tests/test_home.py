@@ -54,8 +54,11 @@ def test_whose_home_nobody_knows_is_one_line(capsys: pytest.CaptureFixture[str])
 def test_in_settings(home: Path) -> None:
     (home / "token").write_text("secret\n")
     (home / "token").chmod(0o600)
-    Path("run.toml").write_text('[data]\ncorpus = "text:~/texts"\n[syncer]\ntoken_file = "~/token"\n')
+    Path("run.toml").write_text(
+        '[data]\ncorpus = "text:~/texts"\n[syncer]\ntoken_file = "~/token"\nstate = "~/state"\n'
+    )
     config = load_run(Path("run.toml"))
+    assert Path("rundir") / config.syncer.state == home / "state"
     assert needed_by(config) == [home / "texts", home / "token"]
     assert len(open_corpus(config.train.data.corpus).train) > 20 and read_token(config.syncer.token_file) == "secret"
 

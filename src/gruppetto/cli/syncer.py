@@ -175,7 +175,7 @@ def _setting(config: RunConfig, shard: Shard, flags: Flags) -> SyncerSetting:
     # By its name, the syncer can say why it is this one.
     outer = config.outer.preset if config.outer == OuterChoice(preset=config.outer.preset) else resolved
     return SyncerSetting(
-        state=at_home(place.state),
+        state=Path(place.state),
         listen=place.listen,
         mailbox=place.mailbox,
         token=read_token(place.token_file),
@@ -219,7 +219,7 @@ def _ready(endpoint: Endpoint, config: RunConfig) -> None:
         f"{endpoint.url} serves run {endpoint.run_id}; see it at {endpoint.url}/dashboard/", file=sys.stderr, flush=True
     )
     try:
-        kept = at_home(config.syncer.state) / KEPT
+        kept = Path(config.syncer.state) / KEPT
         write_durably(kept, [f"{to_toml(config)}\n{END}\n".encode()])
         force_directory(kept.parent)
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gruppetto.errors import AddressError, SettingError
+from gruppetto.home import at_home
 from gruppetto.numerics.deal import MAX_SHARDS
 from gruppetto.runtime.checkpoint_timer import check_checkpoints
 from gruppetto.runtime.mailbox.address import MailboxAddress, address_of
@@ -94,6 +95,8 @@ class SyncerPlace:
                 raise SettingError(error.what, where="syncer.mailbox", fix=error.fix) from error
         if not self.state:
             raise SettingError("is empty", where="syncer.state", fix="name a directory")
+        if self.state.startswith("~"):  # elsewhere it is put behind the run directory, as what is absolute cannot be
+            object.__setattr__(self, "state", str(at_home(self.state)))
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingError("one of tls_cert and tls_key is missing", where="syncer.tls_cert", fix="give both")
         if self.certs == "":
