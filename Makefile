@@ -77,7 +77,7 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/pacing.py
 	@$(RUN) benchmarks/many_learners.py
 
-experiments: setup  ## what the paper claims, asked again coarsely, within the hour (ARGS='--workers 8'); then see docs/evidence.md
+experiments: setup  ## what the paper claims, asked again coarsely, in 40 to 100 minutes on two cores (ARGS='--workers 8'); then see docs/evidence.md
 	@$(RUN) -m gruppetto experiment all --quick $(ARGS)
 
 docs: develop  ## the documentation as a site: site/index.html

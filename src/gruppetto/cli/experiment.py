@@ -41,7 +41,7 @@ class Flags:
     list: bool = False
     """Name them all."""
     quick: bool = False
-    """A coarse look, within five minutes on two cores."""
+    """A coarse look, within ten minutes on two cores."""
     seeds: int | None = None
     """So many, 0 to N − 1; by default what the experiment is made for."""
     only: str = ""
