@@ -68,3 +68,8 @@ def test_in_python(home: Path) -> None:
     with pytest.raises(AddressError, match=rf"^{home}/run: no syncer has said"):
         address_book("~/run")
     assert not Path("~").exists()
+
+
+def test_what_is_no_path_is_said_in_one_line() -> None:
+    with pytest.raises(SettingError, match=r"^5: cannot be used \(.*\); pass a path$"):
+        at_home(5)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ __all__ = ["at_home"]
 def at_home(path: str | Path) -> Path:
     """``path`` with a ``~`` or ``~name`` at its beginning spelled out; others stay as they are.
 
-    Raises :class:`SettingError` where nobody knows whose home that is.
+    Raises :class:`SettingError` where nobody knows whose home that is, and for what is no path.
 
     >>> at_home("runs/~/a"), at_home("~/a") == Path.home() / "a"
     (PosixPath('runs/~/a'), True)
@@ -25,3 +25,5 @@ def at_home(path: str | Path) -> Path:
     except RuntimeError:
         whose = Path(path).parts[0]
         raise SettingError(f"no home of {whose} is known", where=str(path), fix="write the path out") from None
+    except TypeError as wrong:  # a caller in Python may pass anything
+        raise SettingError(f"cannot be used ({wrong})", where=str(path), fix="pass a path") from None
