@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import steady
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics import CODECS, Layout, TensorSpec
@@ -110,7 +111,7 @@ def place(world: Any, tensors: Any) -> Callable[..., None]:
             async with w.served() as (server, port):
                 await test(Place(w, server, port))
 
-        asyncio.run(asyncio.wait_for(inside(), 60))
+        steady.run(inside())
 
     return run
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 from aiohttp import web
+from tests import steady
 
 from gruppetto.errors import AddressError, ConnectionLost, ProtocolError
 from gruppetto.numerics.codec import CASTS, CODECS
@@ -64,7 +65,7 @@ async def fetch(reply: Callable[[], web.StreamResponse]) -> tuple[Version, list[
 
 @pytest.mark.parametrize("codec", sorted(CASTS))
 def test_a_fragment_in_any_encoding(codec: str) -> None:
-    assert asyncio.run(fetch(lambda: a_fragment(codec))) == (7, VALUES.tolist())
+    assert steady.run(fetch(lambda: a_fragment(codec))) == (7, VALUES.tolist())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_fragment_that_is_not_what_was_asked_for(
     reply: Callable[[], web.StreamResponse], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        asyncio.run(fetch(reply))
+        steady.run(fetch(reply))
 
 
 def test_a_transfer_that_stands_still_is_given_up_and_a_slow_one_is_not() -> None:
@@ -102,9 +103,9 @@ def test_a_transfer_that_stands_still_is_given_up_and_a_slow_one_is_not() -> Non
         async with talking_to("/v1/fragment/{p}", handler, stall_s=8 * 0.1) as client:
             return await client.fetch(Fragment(0), Version(0), "layout", LeasePool().lend(3))
 
-    assert asyncio.run(run(0.1)) == 7, f"{pieces} pauses together are longer than the limit; each is shorter"
+    assert steady.run(run(0.1)) == 7, f"{pieces} pauses together are longer than the limit; each is shorter"
     with pytest.raises(ConnectionLost, match="nothing moved"):
-        asyncio.run(run(3.0))
+        steady.run(run(3.0))
 
 
 def an_answer() -> Answer:
@@ -139,7 +140,7 @@ def test_a_contribution_arrives_whole_in_several_chunks() -> None:
             await client.contribute(an_answer(), "bf16", body.data)
             return client.bytes_up
 
-    assert asyncio.run(run()) == body.nbytes
+    assert steady.run(run()) == body.nbytes
     assert seen == [("/v1/contribution/3/2", True, an_answer())]
 
 
@@ -162,7 +163,7 @@ def test_what_a_person_has_to_mend_and_what_passes(status: int, error: type[Exce
         return web.Response(status=status)
 
     with pytest.raises(error, match=says) as caught:
-        asyncio.run(dial(handler))
+        steady.run(dial(handler))
     assert "sesame" not in str(caught.value)
 
 
@@ -182,7 +183,7 @@ def test_how_a_control_connection_ends(code: int, error: type[Exception], says: 
         return socket
 
     with pytest.raises(error, match=says):
-        asyncio.run(dial(handler))
+        steady.run(dial(handler))
 
 
 @pytest.mark.parametrize(("send", "says"), [("text", "sent text"), (b"\xff", "not a frame")])
@@ -194,7 +195,7 @@ def test_nonsense_on_the_control_connection(send: str | bytes, says: str) -> Non
         return socket
 
     with pytest.raises(ProtocolError, match=says):
-        asyncio.run(dial(handler))
+        steady.run(dial(handler))
 
 
 def test_a_ping_that_cannot_be_answered_any_more_is_a_lost_connection() -> None:
@@ -225,4 +226,4 @@ def test_a_ping_that_cannot_be_answered_any_more_is_a_lost_connection() -> None:
                     await control.receive(frozenset())
         await runner.cleanup()
 
-    asyncio.run(asyncio.wait_for(story(), 30))
+    steady.run(story())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import steady
 
 from gruppetto.errors import ConnectionLost
 from gruppetto.protocol.units import Fragment, Incarnation, LearnerId
@@ -69,7 +70,7 @@ def with_names(names: Callable[[], list[tuple[Any, ...]]]) -> None:
 
 
 def test_an_address_that_leads_nowhere_costs_a_quarter_of_a_second() -> None:
-    asyncio.run(past_an_address_that_leads_nowhere())
+    steady.run(past_an_address_that_leads_nowhere())
 
 
 async def past_an_address_that_leads_nowhere() -> None:
@@ -88,7 +89,7 @@ async def past_an_address_that_leads_nowhere() -> None:
 
 def test_a_name_that_has_moved_is_asked_anew() -> None:
     """Each of two syncers says which it is; a cache of names would lead back to the first."""
-    asyncio.run(after_a_name_that_has_moved())
+    steady.run(after_a_name_that_has_moved())
 
 
 async def after_a_name_that_has_moved() -> None:
@@ -122,7 +123,7 @@ async def after_a_name_that_has_moved() -> None:
 
 
 def test_what_stands_still_is_tried_with_small_segments_and_then_with_usual_ones_again() -> None:
-    asyncio.run(against_a_wall())
+    steady.run(against_a_wall())
 
 
 async def against_a_wall() -> None:

@@ -12,6 +12,7 @@ import aiohttp
 import numpy as np
 import pytest
 import safetensors.numpy
+from tests.steady import LoopClock, run
 
 from gruppetto.chaos import handmade
 from gruppetto.errors import AddressError, StateError
@@ -51,11 +52,6 @@ LAYOUT = Layout(
     )
 )
 SEED = np.arange(7, dtype=np.float32)
-
-
-def run(test):
-    """Run an async test."""
-    asyncio.run(asyncio.wait_for(test, 60))
 
 
 class Peer(handmade.Peer):
@@ -106,6 +102,7 @@ async def syncer(path, *, protocol=None, **setting):
         serve(
             ProtocolSetting(**rules),
             SyncerSetting(state=path / "syncer", **chosen),
+            clock=LoopClock(),
             on_ready=ready.set_result,
             stop=stop,
         )

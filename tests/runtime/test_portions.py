@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import steady
 
 from gruppetto.errors import ConnectionLost, GruppettoError, ProtocolError
 from gruppetto.numerics.runs import Runs
@@ -180,7 +181,7 @@ class House:
             training = asyncio.create_task(train())
             try:
                 await story(self)
-                async with asyncio.timeout(5.0):
+                async with asyncio.timeout(60.0):
                     while "idle" not in self.released:
                         await asyncio.sleep(0.002)
                 assert self.released[:2] == ["", self.second.address], "both ranks let go of it"
@@ -189,7 +190,7 @@ class House:
                 await self.first.close()
                 await self.second.close()
 
-        asyncio.run(main())
+        steady.run(main())
 
     def same(self, came: Fetched, needs: Needs) -> None:
         for tensor, runs in zip(came.manifest.tensors, needs, strict=True):

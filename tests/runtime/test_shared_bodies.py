@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import steady
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.numerics.runs import Runs
@@ -25,7 +26,7 @@ from gruppetto.runtime.http_server import HttpServer
 from gruppetto.runtime.leases import LeasePool
 from gruppetto.runtime.pacing import Bucket
 from gruppetto.runtime.shared_memory import NotSeen, SharedMemory
-from gruppetto.runtime.wire import encode_answer
+from gruppetto.runtime.wire import checksum, encode_answer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="nothing is shared on this system")
 
@@ -104,7 +105,7 @@ def place(world: Any, tensors: Any) -> Callable[..., None]:
             async with w.served() as (server, port):
                 await test(Place(w, server, port))
 
-        asyncio.run(asyncio.wait_for(inside(), 60))
+        steady.run(inside())
 
     return run
 
@@ -194,13 +195,20 @@ def test_a_body_that_changes_after_its_checksum_was_taken_is_refused(
             await at.fetch(client)
             room, before = client.room(NUMEL), await at.value()
             room[:] = body
-            copy = body_server.copy_from
+            copy, taken, seen = body_server.copy_from, asyncio.Event(), [0]
+
+            def noted(chunk: Any, crc: int = 0) -> int:
+                seen[0] += len(memoryview(chunk).cast("B"))
+                if seen[0] >= BODY_BYTES:
+                    taken.set()
+                return checksum(chunk, crc)
 
             async def late(places: str, sink: Any, moved: Callable[[], None]) -> None:
-                await asyncio.sleep(0.05)  # by then the checksum is on its way
+                await taken.wait()
                 room[NUMEL // 2] += 1.0
                 await copy(places, sink, moved)
 
+            monkeypatch.setattr(body_client, "checksum", noted)
             monkeypatch.setattr(body_server, "copy_from", late)
             with pytest.raises(ProtocolError, match="the body has checksum"):
                 await client.contribute(answer, "fp32", room.view(np.uint8).data)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 from obstore.store import MemoryStore
+from tests import steady
 
 from gruppetto.errors import ConnectionLost, ProtocolError
 from gruppetto.protocol.messages import Goodbye
@@ -52,7 +53,7 @@ def run(test: Callable[[Place], Awaitable[None]]) -> None:
     async def inside() -> None:
         await test(Place())
 
-    asyncio.run(asyncio.wait_for(inside(), 30))
+    steady.run(inside())
 
 
 @pytest.mark.parametrize(
@@ -101,10 +102,11 @@ def test_a_fragment_that_is_none(data: Any, error: type[Exception], says: str) -
 )
 def test_a_box_whose_syncer_has_gone_is_closed(change: dict[str, Any] | None, says: str) -> None:
     async def test(here: Place) -> None:
-        await here.serve(lease_s=0.1)
+        lease_s = 0.1 if change is None else 2.0
+        await here.serve(lease_s=lease_s)
         async with here.client.control() as post:
             if change is not None:
-                await here.serve(lease_s=0.1, **change)
+                await here.serve(lease_s=lease_s, **change)
             with pytest.raises(ConnectionLost, match=says):
                 await post.receive(FROM_SYNCER)
             with pytest.raises(ConnectionLost, match=says):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import steady
 
 from gruppetto.errors import AddressError, ConnectionLost
 from gruppetto.runtime.mailbox.endurance import Endurance
@@ -32,7 +32,7 @@ def test_a_request_is_made_again_while_patience_lasts_and_said_once(caplog: pyte
         assert endurance.away == "gone"
 
     with caplog.at_level(logging.INFO, "gruppetto.syncer"):
-        asyncio.run(test())
+        steady.run(test())
     assert caplog.messages == ["away; asked again until it answers", "the store answers again"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from obstore.store import MemoryStore
+from tests import steady
 
 from gruppetto.errors import ConnectionLost, SteppedDown
 from gruppetto.protocol.membership import MemberPhase
@@ -172,7 +173,7 @@ def place(world: Any, tensors: Any) -> Callable[..., None]:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
 
-        asyncio.run(asyncio.wait_for(inside(), 60))
+        steady.run(inside())
 
     return run
 
@@ -249,10 +250,17 @@ def _answer(here: Place, name: str) -> dict[str, Any]:
 )
 def test_a_box_that_begins_with_nonsense_is_closed_and_removed(place: Any, letter: bytes) -> None:
     async def test(here: Place) -> None:
-        b = here.hand()
+        b, read, delete = here.hand(), asyncio.Event(), here.bucket.delete
+
+        async def afterwards(names: list[str]) -> None:
+            await read.wait()
+            await delete(names)
+
+        here.bucket.delete = afterwards  # type: ignore[method-assign]
         await b.write(letter)
         cease: Cease = await b.until(lambda it: isinstance(it, Cease))
         assert cease.code == CloseCode.PROTOCOL and cease.text
+        read.set()
         assert here.world.service.seen.malformed == 1
         while await here.objects():  # after a while in which its owner may read why
             await asyncio.sleep(0.02)

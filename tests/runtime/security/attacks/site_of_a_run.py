@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.steady import LoopClock, run
 
 from gruppetto.chaos.handmade import LAYOUT, Peer, answer_of
 from gruppetto.protocol import ProtocolSetting
@@ -105,7 +106,7 @@ async def serving(house: House, annex: Any = None, **protocol: Any) -> AsyncIter
     )
     rules = {"num_fragments": 1, "sync_period": 1, "overlap_steps": 0, "grace": False, "min_quorum": 1, **protocol}
     task = asyncio.create_task(
-        serve(ProtocolSetting(**rules), setting, on_ready=ready.set_result, stop=stop, annex=annex)
+        serve(ProtocolSetting(**rules), setting, clock=LoopClock(), on_ready=ready.set_result, stop=stop, annex=annex)
     )
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -118,13 +119,6 @@ async def serving(house: House, annex: Any = None, **protocol: Any) -> AsyncIter
             await session.close()
         stop.set()
         await task
-
-
-def run(test: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test, 60)
-
-    asyncio.run(bounded())
 
 
 async def unharmed(site: Any, good: Any) -> None:

@@ -66,11 +66,11 @@ def test_who_drips_his_headers_or_says_nothing_is_cut_off_and_there_is_room_for_
         halves = [b"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 10_000, b"", b"PUT /v1/seed/0 HTTP/1.1\r\n"]
         # A request that says nothing of who asks does not make its connection known.
         known = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(drip(*one, [*halves, known][n % 4]) for n, one in enumerate(drippers)))
         host, port = site.url.rpartition("//")[2].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))  # and no TLS at all
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await closed_by_peer(reader)
         writer.close()
         await unharmed(site, good)
@@ -274,13 +274,14 @@ RATES = {kind: Rate(per_s=1e5, at_once=1e5) for kind in ("control", "heartbeat",
 def test_who_asks_too_often_is_told_to_come_again_and_takes_nobody_elses_turn(
     at_the_site: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rates = {**RATES, "looks": Rate(per_s=5.0, at_once=10.0), "control": Rate(per_s=1.0, at_once=2.0)}
+    # Nothing is granted anew while the test lasts: how long it takes is nobody's promise.
+    rates = {**RATES, "looks": Rate(per_s=1e-3, at_once=10.0), "control": Rate(per_s=1e-3, at_once=2.0)}
     monkeypatch.setattr("gruppetto.runtime.security.porter.REQUESTS", rates)
 
     async def test(site: Site) -> None:
         good, bad = await site.peer("a").join(), site.peer("b")
         codes = await asyncio.gather(*(bad.get("/v1/status") for _ in range(60)))
-        assert 10 <= codes.count(200) <= 25 and codes.count(429) == 60 - codes.count(200)
+        assert codes.count(200) == 10 and codes.count(429) == 50
         async with bad.http.get(f"{site.url}/v1/status") as reply:
             assert reply.status == 429 and int(reply.headers["Retry-After"]) >= 1
         for _ in range(2):
@@ -299,8 +300,10 @@ def test_one_learner_has_so_many_control_connections_and_no_more(at_the_site: Pl
         with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
             await bad.http.ws_connect(f"{site.url}/v1/control")
         await open_ones[0].close()
-        await asyncio.sleep(0.1)
-        await bad.http.ws_connect(f"{site.url}/v1/control")
+        while True:  # until the syncer has let it go
+            with suppress(aiohttp.WSServerHandshakeError):
+                await bad.http.ws_connect(f"{site.url}/v1/control")
+                break
         await unharmed(site, good)
 
     at_the_site(test)
