@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.ports import HeldPort
 from torch import Tensor, nn
 
 from gruppetto.protocol import ProtocolSetting
@@ -57,17 +58,17 @@ class SyncerThread:
 
     def __init__(self, state: Path, protocol: ProtocolSetting, setting: dict[str, Any]) -> None:
         self._state, self._protocol, self._setting = state, protocol, setting
-        self._listen = "127.0.0.1:0"
+        self._port = HeldPort()
         self.url = ""
         self.failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> SyncerThread:
         ready = threading.Event()
-        setting = SyncerSetting(state=self._state, listen=self._listen, **self._setting)
+        setting = SyncerSetting(state=self._state, listen=self._port.address, **self._setting)
 
         def listens(endpoint: Endpoint) -> None:
-            self.url, self._listen = endpoint.url, endpoint.url.removeprefix("http://")
+            self.url = endpoint.url
             ready.set()
 
         async def main() -> None:
@@ -94,6 +95,11 @@ class SyncerThread:
             self._thread.join()
         assert self.failure is None, self.failure
 
+    def end(self) -> None:
+        """For good."""
+        self.stop()
+        self._port.close()
+
 
 @pytest.fixture
 def syncer(tmp_path: Path) -> Iterator[Callable[..., SyncerThread]]:
@@ -108,7 +114,7 @@ def syncer(tmp_path: Path) -> Iterator[Callable[..., SyncerThread]]:
 
     yield start
     for one in started:
-        one.stop()
+        one.end()
 
 
 @pytest.fixture(autouse=True)

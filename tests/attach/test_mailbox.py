@@ -200,7 +200,7 @@ def test_the_second_of_two_syncers_waits_and_only_a_life_of_the_same_state_goes_
             assert learner.metrics()["gruppetto/reconnects"] == 1
         assert status(first)["epoch"] == 2
     finally:
-        first.stop()
+        first.end()
 
 
 @pytest.mark.parametrize(

@@ -56,4 +56,4 @@ def test_who_comes_after_the_last_round_has_not_failed(tmp_path: Path, caplog: p
             assert "ben: the run has reached its last round, 3; nothing is left to train" in caplog.text
             assert main([*arguments, "ben", "--set", "model.ffn_dim=64"]) == 2, "another model stays a mistake"
     finally:
-        syncer.stop()
+        syncer.end()

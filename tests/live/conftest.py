@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.live.waiting import PATIENCE_S, until
+from tests.ports import HeldPort
 
 from gruppetto.errors import GruppettoError
 from gruppetto.launch.ask import fetch_status, find_endpoint
@@ -37,7 +38,8 @@ class Rig:
 
     def __init__(self, place: Path, *, rounds: int = 100_000, fragments: int = 6, start: int = 1) -> None:
         self.place, self.state, self.file = place, place / "state", place / "RUN.toml"
-        self.listen, self.url = "127.0.0.1:0", ""
+        self._port = HeldPort()
+        self.listen, self.url = self._port.address, ""
         place.mkdir(parents=True, exist_ok=True)
         learners = "".join(f'[[learner]]\nname = "{name}"\nslowdown = 20.0\n' for name in "abc")
         self.file.write_text(SMALL.format(rounds=rounds, fragments=fragments, start=start) + learners)
@@ -51,7 +53,7 @@ class Rig:
         self.until(lambda: (found := find_endpoint(self.state)) is not None and found.pid == process.pid)
         endpoint = find_endpoint(self.state)
         assert endpoint is not None
-        self.url, self.listen = endpoint.url, endpoint.url.removeprefix("http://")
+        self.url = endpoint.url
         return process
 
     def learner(self, name: str) -> subprocess.Popen[str]:
@@ -107,6 +109,7 @@ class Rig:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+        self._port.close()
 
 
 @pytest.fixture
