@@ -49,7 +49,7 @@ def train(model: Any, optimizer: torch.optim.Optimizer, index: int = 0) -> None:
 def wait(learner: gruppetto.Learner, until: Callable[[], bool]) -> None:
     """Until the network has brought it about."""
     with learner._client.news:
-        assert learner._client.news.wait_for(until, timeout=30.0)
+        assert learner._client.news.wait_for(until, timeout=120.0)
 
 
 class Attached:
@@ -200,11 +200,12 @@ def test_running_ahead_waits_but_not_for_a_dead_syncer(
     syncer: Start, toy: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = syncer(**SMALL)
-    one = Attached(running.url, toy(), max_run_ahead=0, run_ahead_timeout_s=0.3)
+    one = Attached(running.url, toy(), max_run_ahead=0, run_ahead_timeout_s=120.0)
     with caplog.at_level(logging.WARNING, "gruppetto.learner"), one.learner as learner:
         one.train(3)
         assert learner.round == 3
         running.stop()
+        learner._run_ahead._timeout_s = 0.3
         one.train(20)
         assert learner.metrics()["gruppetto/run_ahead"] >= 20
         assert learner.metrics()["gruppetto/waited_s"] >= 0.3
@@ -379,7 +380,7 @@ def test_who_cannot_give_the_first_weights_leaves_it_to_the_next(syncer: Start, 
     with pytest.raises(SettingError, match="'matrix': holds NaN"):
         first.learner._enter()
     first.learner._leave(5.0)
-    entered.join(30.0)
+    entered.join(120.0)
     assert not entered.is_alive()
     assert torch.equal(sound.matrix, began)
     assert second.learner.metrics()["gruppetto/reconnects"] == 0

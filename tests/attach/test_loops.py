@@ -280,7 +280,7 @@ def test_a_syncer_that_is_another_now_ends_no_loop(
                 running._setting["token"] = "sesame"
             running.start()
             with learner._client.news:
-                assert learner._client.news.wait_for(lambda: says in learner.waiting_for, timeout=30.0)
+                assert learner._client.news.wait_for(lambda: says in learner.waiting_for, timeout=120.0)
             for index in range(5):
                 ride.step(index)
             assert learner.metrics()["gruppetto/steps"] == 6

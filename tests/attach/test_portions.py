@@ -300,7 +300,7 @@ def test_an_errand_ends_with_what_came_of_it(monkeypatch: pytest.MonkeyPatch, ca
             taking.fetch(Fetch(number=6, donor=donor, manifest=encode_manifest(manifest)))
             ends()
             assert taking._thread is not None
-            taking._thread.join(5.0)
+            taking._thread.join(60.0)
             assert not taking._thread.is_alive(), "what is still under way for another source ends"
             assert taking.standing == (7, lacking(4, rank))
         taking.close()

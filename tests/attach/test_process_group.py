@@ -60,7 +60,7 @@ def test_a_rank_behind_its_loop_says_whom_it_waits_for() -> None:
     log.addHandler(hears)
     try:
         with ranks.waiting_to_leave("a", says_after_s=0.0):
-            assert hears.said.wait(30.0)
+            assert hears.said.wait(120.0)
     finally:
         log.removeHandler(hears)
     assert hears.text.startswith("a: rank 3 has left its loop and waits for the other ranks")

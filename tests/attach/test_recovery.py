@@ -68,7 +68,7 @@ class Rider:
             thread.start()
             news = self.learner._client.news
             with news:
-                assert news.wait_for(lambda: self.learner.round >= 5, timeout=30)
+                assert news.wait_for(lambda: self.learner.round >= 5, timeout=120.0)
             try:
                 yield
             finally:
@@ -223,7 +223,7 @@ def test_who_still_looks_for_a_state_when_the_run_ends_looks_no_longer(
     with first.learner:
         thread.start()
         with first.learner._client.news:
-            assert first.learner._client.news.wait_for(lambda: first.learner.round >= 5, timeout=30)
+            assert first.learner._client.news.wait_for(lambda: first.learner.round >= 5, timeout=120.0)
         late = Rider(url, toy(1), "b")
         with late.learner:
             assert asked.is_set() and late.learner.finished and not late.learner.began_from

@@ -48,7 +48,7 @@ def test_what_was_merged_and_what_is_left_are_what_was_learnt(syncer: Callable[.
             optimizer.step()
         client = learner._client
         with client.news:
-            assert client.news.wait_for(lambda: learner.finished and not client.backlog.uploads, timeout=30.0)
+            assert client.news.wait_for(lambda: learner.finished and not client.backlog.uploads, timeout=120.0)
         plain = learner.state_dict()
     for name, pull in zip(("w", "b"), model.pull, strict=True):
         merged, rest = dict(model.named_parameters())[name].detach(), plain[f"rest.{name}"]

@@ -88,7 +88,7 @@ def test_a_learner_of_several_ranks_is_refused_by_name(toy, syncer):
 def test_syncers_that_end_with_the_run_end_when_all_have_heard_that_it_is_over(toy, syncer, monkeypatch):
     """Whoever hears last of the others' end hears it from the first, which stays for that long."""
     monkeypatch.setattr(announcing, "ANNOUNCE_S", 0.02)
-    monkeypatch.setattr(at_its_address, "FRESH_S", 0.5)
+    monkeypatch.setattr(at_its_address, "FRESH_S", 5.0)
     first = syncer(shard=Shard(of=2), exit_when_finished=True, **DIALS | {"rounds": 3})
     second = syncer(shard=Shard(number=2, of=2), directory=first.url, exit_when_finished=True, **DIALS | {"rounds": 3})
     model = toy()

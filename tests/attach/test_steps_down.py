@@ -47,7 +47,7 @@ def test_a_learner_that_follows_steps_has_the_syncers_bits(
             model().backward()
             optimizer.step()
         with client.news:
-            assert client.news.wait_for(lambda: learner.finished and not client.backlog.uploads, timeout=30.0)
+            assert client.news.wait_for(lambda: learner.finished and not client.backlog.uploads, timeout=120.0)
         with urllib.request.urlopen(f"{running.url}/v1/model") as reply:
             published = safetensors.torch.load(reply.read())
     assert torch.equal(model.w.detach(), published["w"])
@@ -73,7 +73,7 @@ def test_another_life_of_the_syncer_goes_on_in_steps(syncer: Callable[..., Any])
             model().backward()
             optimizer.step()
             with client.news:  # the pace of the rounds: alone it would run ahead while the syncer is away
-                client.news.wait_for(lambda: learner.finished or client.core.newest_round + 1 >= learner.clock, 30.0)
+                client.news.wait_for(lambda: learner.finished or client.core.newest_round + 1 >= learner.clock, 120.0)
         with urllib.request.urlopen(f"{running.url}/v1/model") as reply:
             published = safetensors.torch.load(reply.read())
     assert torch.equal(model.w.detach(), published["w"])

@@ -69,7 +69,7 @@ time.sleep(60)
 CHILD = """
 import os, signal
 from gruppetto.cli import parent
-parent.ORPHAN_GRACE_S = 0.1
+parent.ORPHAN_GRACE_S = {grace_s}
 signal.signal(signal.SIGTERM, {handler})
 parent.end_with_parent()
 print("watching", flush=True)
@@ -97,7 +97,9 @@ DEAF, TOLD = "signal.SIG_IGN", "lambda *_: (print('told', flush=True), os._exit(
 def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path, handler: str, then: str, said: str) -> None:
     """kill -9: told first, then made to end, and woken up for it if it was stopped."""
     log = tmp_path / "child.log"
-    command = [sys.executable, "-c", PARENT, CHILD.format(handler=handler, then=then), str(log)]
+    grace_s = 0.1 if handler == DEAF else 60.0  # who hears it leaves by itself, however slowly
+    code = CHILD.format(handler=handler, then=then, grace_s=grace_s)
+    command = [sys.executable, "-c", PARENT, code, str(log)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,14 +15,36 @@ import pytest
 
 from gruppetto.errors import ConnectionLost
 from gruppetto.launch import ask_shards
+from gruppetto.launch import at_once as at_once_module
 from gruppetto.launch.ask import find_endpoints_beside
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.at_once import at_once
 from gruppetto.protocol.settings import ProtocolSetting
+from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.health import Observer, status_before_the_first_learner
 
 
-def test_who_is_late_is_left_out_and_errors_of_ours_come_out() -> None:
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Of all that are asked these alone are silent: the time in which to answer begins when the others have."""
+
+    def those(*names: str) -> None:
+        class AfterTheOthers(MonotonicClock):
+            def __init__(self) -> None:
+                for thread in threading.enumerate():
+                    if thread.name.startswith("ask ") and thread.name.removeprefix("ask ") not in names:
+                        thread.join()
+                super().__init__()
+
+        monkeypatch.setattr(at_once_module, "MonotonicClock", AfterTheOthers)
+        monkeypatch.setattr(ask_shards, "SILENT_S", 60.0)
+        monkeypatch.setattr(ask_shards, "at_once", lambda asks, within_s: at_once(asks, within_s=0.2))
+
+    return those
+
+
+def test_who_is_late_is_left_out_and_errors_of_ours_come_out(silent: Callable[..., None]) -> None:
+    silent("late")
     never = threading.Event()
 
     def lost() -> int:
@@ -76,15 +98,16 @@ class Shards:
             server.shutdown()
 
 
-def test_all_shards_are_asked_at_the_same_time() -> None:
+def test_all_shards_are_asked_at_the_same_time(silent: Callable[..., None]) -> None:
+    silent()
     with ExitStack() as stack:
         shards = Shards(stack, stopped="", together=2)  # the others answer when both have been asked
         told = fetch_status_of_all(shards.urls["1"])
     assert [told["round"], *(each["round"] for each in told["by_shard"].values())] == [1, 2, 3]
 
 
-def test_a_stopped_shard_is_named_and_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask_shards, "SILENT_S", 1.0)
+def test_a_stopped_shard_is_named_and_the_rest_is_shown(silent: Callable[..., None]) -> None:
+    silent("2")
     with ExitStack() as stack:
         shards = Shards(stack, stopped="2")
         told = fetch_status_of_all(shards.urls["1"])
@@ -92,10 +115,10 @@ def test_a_stopped_shard_is_named_and_the_rest_is_shown(monkeypatch: pytest.Monk
         assert shard_lines(told)[0].startswith(f"! shard 2/3 does not answer ({shards.urls['2']})")
 
 
-def test_the_others_speak_for_a_first_shard_that_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ask_shards, "SILENT_S", 1.0)
+def test_the_others_speak_for_a_first_shard_that_is_stopped(silent: Callable[..., None], tmp_path: Path) -> None:
     with ExitStack() as stack:
         shards = Shards(stack, stopped="1")
+        silent(shards.urls["1"])
         for number, url in shards.urls.items():
             state = tmp_path / ("syncer" if number == "1" else f"syncer-{number}")
             state.mkdir()
@@ -108,7 +131,8 @@ def test_the_others_speak_for_a_first_shard_that_is_stopped(monkeypatch: pytest.
         assert shard_lines(told)[0].startswith(f"! shard 1/3 does not answer ({shards.urls['1']})")
 
 
-def test_what_another_run_says_at_an_address_of_old_counts_for_nothing(tmp_path: Path) -> None:
+def test_what_another_run_says_at_an_address_of_old_counts_for_nothing(silent: Callable[..., None]) -> None:
+    silent()
     with ExitStack() as stack:
         shards, others = Shards(stack, stopped=""), Shards(stack, stopped="")
         others.says = lambda number: shards.says(number) | {"run_id": "other", "round": 99}  # type: ignore[method-assign]

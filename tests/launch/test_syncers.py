@@ -84,6 +84,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
         return start(name, ["-c", "import os; os.read(0, 1)"], log, threads=threads)
 
     monkeypatch.setattr("gruppetto.launch.engine.start", begin)
+    monkeypatch.setattr("gruppetto.launch.ask.HEALTH_TIMEOUT_S", 60.0)
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         run.url = f"http://127.0.0.1:{server.server_port}"

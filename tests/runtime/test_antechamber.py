@@ -35,7 +35,10 @@ def test_it_knows_who_serves_from_the_state_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_status_says_what_it_is_and_the_page_is_sent_on(tmp_path: Path, known: bool) -> None:
+def test_status_says_what_it_is_and_the_page_is_sent_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    monkeypatch.setattr("gruppetto.launch.ask.HEALTH_TIMEOUT_S", 60.0)
     live = "http://127.0.0.1:7171"
     if known:
         leaves_word(tmp_path, live)

@@ -232,7 +232,7 @@ class FourNumbers:
 
     def wait(self, until: Callable[[], bool]) -> None:
         with self.client.news:
-            assert self.client.news.wait_for(until, timeout=30.0)
+            assert self.client.news.wait_for(until, timeout=120.0)
 
     def become_ready(self) -> None:
         self.wait(lambda: self.came is not None)
@@ -455,7 +455,7 @@ def test_a_seed_that_is_never_taken_is_a_failure_to_report(
         assert len(syncer.seeds) == TRIES
         assert learner.client.failure is None
     else:
-        learner.client._thread.join(30.0)
+        learner.client._thread.join(120.0)
         assert (len(syncer.seeds), syncer.hellos) == (TRIES, 1)
         assert isinstance(learner.client.failure, ProtocolError)
         assert "initial weights: PUT" in str(learner.client.failure) and "hold NaN" in str(learner.client.failure)
@@ -466,7 +466,7 @@ def test_what_the_syncer_does_not_accept_is_a_failure_to_report(syncer: Scripted
     learner.client.start()
     learner.become_ready()
     syncer.hang_up(1002, b"ProgressFrame.progress.tokens is -100, out of range")
-    learner.client._thread.join(30.0)
+    learner.client._thread.join(120.0)
     assert isinstance(learner.client.failure, ProtocolError)
     assert "tokens is -100, out of range" in str(learner.client.failure)
     assert (syncer.hellos, learner.core.linked) == (1, False)

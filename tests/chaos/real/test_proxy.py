@@ -206,6 +206,8 @@ def test_half_open_swallows_and_tells_nobody(way: str) -> None:
             await reader.readexactly(1)
             proxy.swallow(way)
             writer.write(b"lost")
+            while way == "down" and echo.received < 5:
+                await asyncio.sleep(0.01)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await reader.read(1)
