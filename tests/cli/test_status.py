@@ -138,12 +138,16 @@ def test_with_the_launcher_everybody_is_gone_and_it_is_said_how_to_go_on(tmp_pat
     assert status_of_directory(tmp_path)["waiting_for"].endswith(f"gruppetto resume {tmp_path}")
 
 
-def test_who_has_died_is_said_while_the_run_goes_on_and_afterwards(tmp_path: Path) -> None:
+def test_who_has_died_is_said_while_the_run_goes_on_and_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, PROCESSES)
     for n in range(9):
+        monkeypatch.setattr("gruppetto.launch.deaths.wall_time_s", lambda n=n: 1000.0 + n)
         note_death(tmp_path, float(n), f"number-{n}", -9)
+    monkeypatch.setattr("gruppetto.cli.status_of_the_dead.wall_time_s", lambda: 1020.0)
     said = _text(status_of_directory(tmp_path))
-    assert "x (3 more before)" in said and "x number-8 died (SIGKILL) 0.0 s ago" in said and "number-2" not in said
+    assert "x (3 more before)" in said and "x number-8 died (SIGKILL) 12.0 s ago" in said and "number-2" not in said
     told = {"cause": "SIGKILL", "t": 83.0, "round": 3, "merged_again_s": 21.5}
     deaths = [{**told, "process": "ben"}, {**told, "process": "syncer"}, {**told, "process": "al", "t": None}]
     said = _text(status_of_report(tmp_path, {**REPORT, "deaths": deaths}, {}, ended=True))
