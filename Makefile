@@ -77,8 +77,8 @@ bench: setup  ## speed against the limits of this machine
 	@$(RUN) benchmarks/pacing.py
 	@$(RUN) benchmarks/many_learners.py
 
-experiments: setup  ## what the paper claims, asked again coarsely, in 40 to 100 minutes on two cores (ARGS='--workers 8'); then see docs/evidence.md
-	@$(RUN) -m gruppetto experiment all --quick $(ARGS)
+experiments: setup  ## what the paper claims, asked again coarsely, seed by seed as far as an hour goes (ARGS='--minutes 240 --workers 8'); then see docs/evidence.md
+	@$(RUN) -m gruppetto experiment all --quick --minutes 60 $(ARGS)
 
 docs: develop  ## the documentation as a site: site/index.html
 	@$(RUN) -m sphinx -n -W --keep-going -q -d site/.doctrees docs site

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from gruppetto.experiments.budget import steps_of
 from gruppetto.experiments.catalogue import EXPERIMENTS
 from gruppetto.experiments.experiment import Scale
 from gruppetto.experiments.ride import Ride
@@ -24,12 +25,6 @@ SHORT, LONG = 8, 88
 DATA = {"vit": "shapes", "captioner": "captions"}
 REAL_S = {"processes": 15.0, "race": 25.0}
 """A run of real processes on two free cores, by the clock; ``race`` of ours, where nobody has fetched other systems."""
-
-
-def steps_of(asked: Ride) -> float:
-    """Of all learners, guests and fine-tuning included."""
-    guests = asked.guests * asked.guests_share * asked.guests_of_rounds
-    return asked.learners * asked.rounds + guests + asked.tuned_steps
 
 
 def cost_of(kind: tuple[str, int], cache: Path) -> tuple[float, float]:

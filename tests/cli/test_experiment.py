@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from gruppetto.cli import experiment
 from gruppetto.cli.__main__ import main
+from gruppetto.errors import RunFailed
+from gruppetto.experiments.budget import Budget
 from gruppetto.experiments.catalogue import EXPERIMENTS
 from gruppetto.experiments.experiment import Scale
+from gruppetto.experiments.sharing import Asked
 from gruppetto.experiments.store import Store
 from gruppetto.train.corpus import open_corpus
 
@@ -168,6 +172,8 @@ def test_a_table_that_cannot_be_written_is_shown(tmp_path: Path, capsys: pytest.
     [
         (["nobody"], "no experiment"),
         (["apply", "--workers", "0"], "use 1 to"),
+        (["apply", "--minutes", "0"], "use 1 to"),
+        (["apply", "--minutes", "nan"], "use 1 to"),
         (["apply", "--data", "wikipedia"], "archive:PATH"),
         (["apply", "--data", "text:no-such-file"], "does not exist"),
         (["apply", "--seeds", "0"], "use 1 to"),
@@ -183,3 +189,38 @@ def test_mistakes_are_one_line(given: list[str], said: str, capsys: pytest.Captu
     assert main(["experiment", *given]) == 2
     told = capsys.readouterr().err
     assert said in told and told.count("\n") == 1
+
+
+def test_when_minutes_are_over_it_is_said_what_is_left_and_what_is_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["experiment", "all", "--quick", "--only", "^(balanced|carry, near)$", "--out", str(tmp_path)]
+    orders = list[list[tuple[str, int]]]()
+
+    def two_of_them(work: Sequence[Asked], *, budget: Budget, **how: object) -> None:
+        assert 59 < budget.left_s <= 60
+        orders.append([(each.store.path.stem, each.ride.seed) for each in work])
+        for each in work[:3]:
+            each.store.add(each.ride, {"loss": 2.0}, took_s=0)
+
+    monkeypatch.setattr(experiment, "make_rides", two_of_them)
+    assert main([*given, "--minutes", "1"]) == 0
+    told = capsys.readouterr()
+    assert orders == [[("fragments", 0), ("apply", 0), ("fragments", 1), ("apply", 1), ("fragments", 2), ("apply", 2)]]
+    assert "all: after 1 min time is up: 3 of 6 runs are left, and the same command goes on\n" in told.err
+    assert "| balanced | +0.00 % ± 0.00 % | 2.000 ± 0.000 | 2 |" in told.out and "| carry, near |" in told.out
+    assert {path.name for path in tmp_path.glob("*-quick.md")} == {"fragments-quick.md", "apply-quick.md"}
+
+
+def test_a_run_that_fails_is_told_after_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def first_and_no_more(work: Sequence[Asked], **how: object) -> None:
+        work[0].store.add(work[0].ride, {"loss": 2.0}, took_s=0)
+        raise RunFailed("fragments seed=1: it fell")
+
+    monkeypatch.setattr(experiment, "make_rides", first_and_no_more)
+    assert main(["experiment", "fragments", "--quick", "--only", "balanced", "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "| balanced | +0.00 % | 2.000 | 1 |" in told.out and told.err.endswith("fragments seed=1: it fell\n")
+    assert (tmp_path / "fragments-quick.md").exists()

@@ -5,26 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from gruppetto.cli.flags import at_most_one, positional, print_json, read_flags
-from gruppetto.errors import DataError, SettingError
+from gruppetto.errors import DataError, RunFailed, SettingError
+from gruppetto.experiments.budget import Budget
 from gruppetto.experiments.catalogue import ALL, choose, listed
 from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.findings import Findings
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.runner import make_rides
+from gruppetto.experiments.sharing import work_of
 from gruppetto.experiments.store import Store
 from gruppetto.experiments.telling import kept_for, table, write
+from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.train.corpus import open_corpus
 from gruppetto.train.setting import DataSetting
 
 __all__ = ["main"]
 
-MAX_SEEDS, MAX_WORKERS = 1000, 256
+MAX_SEEDS, MAX_WORKERS, MAX_MINUTES = 1000, 256, 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class Flags:
     """Name them all."""
     quick: bool = False
     """A coarse look, within ten minutes on two cores."""
+    minutes: float | None = None
+    """Begin no run that would not be over by then: seed by seed as far as it goes. The same command goes on."""
     seeds: int | None = None
     """So many, 0 to N − 1; by default what the experiment is made for."""
     only: str = ""
@@ -68,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     _within("--seeds", flags.seeds, MAX_SEEDS)
     _within("--workers", flags.workers, MAX_WORKERS)
+    _within("--minutes", flags.minutes, MAX_MINUTES)
     scale = Scale(quick=flags.quick, seeds=flags.seeds, only=flags.only, cache=flags.cache, data=_corpus(flags.data))
     experiments = choose(name)
     if name == ALL:
@@ -83,10 +90,32 @@ def main(arguments: Sequence[str]) -> int:
         corpus = open_corpus(scale.data, flags.cache)  # what is wrong with it is said here, and it is unpacked once
         for experiment in experiments:
             _refuse_others(experiment, scale, flags, corpus.manifest.sha256)
-    found = {experiment.name: _one(experiment, scale, flags) for experiment in experiments}
+    stores = {experiment.name: _opened(experiment, flags) for experiment in experiments}
+    failed = None
+    if not flags.show:
+        try:
+            _make(name, experiments, stores, scale, flags)
+        except RunFailed as error:
+            failed = error  # what is there is told all the same
+    there = [each for each in experiments if _is_begun(each, scale, stores[each.name])]
+    found = {each.name: _tell(Findings(each, scale, stores[each.name]), flags) for each in there}
+    if failed is not None:
+        raise failed
     if flags.json:
-        print_json(found if name == ALL else found[name])
+        print_json(found if name == ALL else found.get(name, {}))
     return 0
+
+
+def _make(name: str, experiments: Sequence[Experiment], stores: dict[str, Store], scale: Scale, flags: Flags) -> None:
+    """Seed by seed, so that whenever it ends there is as much of each as there can be. Raises :class:`RunFailed`."""
+    work = [a for each in experiments for a in work_of(each.rides(scale), stores[each.name], alone=each.alone)]
+    work.sort(key=lambda each: each.ride.seed)
+    budget = None if flags.minutes is None else Budget(60 * flags.minutes, MonotonicClock())
+    workers = 1 if all(each.alone for each in work) else flags.workers
+    make_rides(work, cache=flags.cache, workers=workers, budget=budget, say=partial(_say, name))
+    if left := sum(not each.is_made for each in work):
+        told = f"{left} of {len(work)} runs are left, and the same command goes on"
+        _say(name, f"after {flags.minutes:g} min time is up: {told}")
 
 
 def _with_results(experiments: Sequence[Experiment], scale: Scale, flags: Flags) -> list[Experiment]:
@@ -95,7 +124,7 @@ def _with_results(experiments: Sequence[Experiment], scale: Scale, flags: Flags)
     for experiment in experiments:
         store = Store(_kept(experiment, flags))
         others += len(store)
-        if any(ride in store for ride in experiment.rides(scale)):
+        if _is_begun(experiment, scale, store):
             found.append(experiment)
     if not found:
         what = "this experiment" if len(experiments) == 1 else "any experiment"
@@ -127,23 +156,23 @@ def _refuse_others(experiment: Experiment, scale: Scale, flags: Flags, sha256: s
         )
 
 
+def _is_begun(experiment: Experiment, scale: Scale, store: Store) -> bool:
+    return any(ride in store for ride in experiment.rides(scale))
+
+
 def _kept(experiment: Experiment, flags: Flags) -> Path:
     return flags.out / f"{experiment.name}.jsonl"
 
 
-def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object]:
+def _opened(experiment: Experiment, flags: Flags) -> Store:
     store = Store(_kept(experiment, flags))
-
-    def say(text: str) -> None:
-        print(f"{experiment.name}: {text}", file=sys.stderr, flush=True)
-
     if store.left_out:
-        say(f"{store.path}: lines that are not whole, or of another version: {store.left_out} left out")
-    if not flags.show:
-        workers = 1 if experiment.alone else flags.workers
-        rides, alone = experiment.rides(scale), experiment.alone
-        make_rides(rides, store, cache=flags.cache, workers=workers, alone=alone, say=say)
-    findings = Findings(experiment, scale, store)
+        lines = f"lines that are not whole, or of another version: {store.left_out} left out"
+        _say(experiment.name, f"{store.path}: {lines}")
+    return store
+
+
+def _tell(findings: Findings, flags: Flags) -> dict[str, object]:
     kept = kept_for(findings, flags.out)
     try:
         written = [] if kept else write(findings, flags.out)
@@ -151,12 +180,17 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
         if not flags.json:
             print(table(findings), flush=True)
     if kept:
-        say(f"no page written: those in {flags.out} tell of {kept}; name another --out for pages of these alone")
+        told = f"no page written: those in {flags.out} tell of {kept}; name another --out for pages of these alone"
     else:
-        say(f"written: {', '.join(map(str, written))}")
+        told = f"written: {', '.join(map(str, written))}"
+    _say(findings.experiment.name, told)
     return findings.as_json()
 
 
-def _within(flag: str, value: int | None, most: int) -> None:
+def _say(name: str, text: str) -> None:
+    print(f"{name}: {text}", file=sys.stderr, flush=True)
+
+
+def _within(flag: str, value: float | None, most: int) -> None:
     if value is not None and not 1 <= value <= most:
-        raise SettingError(f"is {value}", where=f"gruppetto experiment {flag}", fix=f"use 1 to {most}")
+        raise SettingError(f"is {value:g}", where=f"gruppetto experiment {flag}", fix=f"use 1 to {most}")

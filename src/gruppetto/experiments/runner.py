@@ -20,15 +20,16 @@ from pathlib import Path
 import msgspec
 
 from gruppetto.errors import RunFailed
+from gruppetto.experiments.budget import Budget
 from gruppetto.experiments.ride import Ride
-from gruppetto.experiments.sharing import Shared
+from gruppetto.experiments.sharing import Asked, Shared
 from gruppetto.experiments.store import Result, Store
 from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = ["Done", "Make", "by_children", "make_rides"]
 
 Make = Callable[[Ride, Path], Result]
-Take = Callable[[], Ride | None]
+Take = Callable[[], Asked | None]
 """Gives the next ride to make, each once; None: no more."""
 ENDS_WITHIN_S = 5.0
 
@@ -41,48 +42,60 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float = 0.0
 
 
-Came = tuple[Ride, Done] | Exception | None
+Came = tuple[Asked, Done] | Exception | None
 """From one who serves a child: a ride that is over, what went wrong in taking one, or that it has ended."""
 
 
 def make_rides(
-    rides: Sequence[Ride],
-    store: Store,
+    work: Sequence[Asked],
     *,
     cache: Path,
     workers: int = 1,
-    alone: bool = False,
+    budget: Budget | None = None,
     say: Callable[[str], None] = lambda text: None,
     make: Make | None = None,
 ) -> None:
-    """Make those that nobody has made or is making, in this order, and keep what comes of each; then all are there.
+    """Make those that nobody has made or is making, in this order, and keep what comes of each; then all are there, or
+    the ``budget`` is used up.
 
-    ``alone``: they are timed, and no other process on this machine makes one of these meanwhile. ``say`` hears after
-    each how far it is, and how long the rest will take. ``make`` is for tests, with one worker.
+    ``say`` hears after each how far it is, and how long the rest will take. ``make`` is for tests, with one worker.
     Raises :class:`RunFailed` if a ride fails; those that were over by then are kept.
     """
-    shared = Shared(rides, store, alone=alone, say=say)
+    shared = Shared(work, budget=budget, say=say)
     todo = shared.left()
-    if not todo:
+    if not todo or shared.is_over():
         return
-    store.try_out()
+    for store in stores_of(work):
+        store.try_out()
     clock = MonotonicClock()
-    began, told = clock.now(), f"{len(rides) - todo} of {len(rides)} are there already"
-    say(f"{todo} runs to make, {workers} at a time" + (f"; {told}" if todo < len(rides) else ""))
+    began, told = clock.now(), f"{len(work) - todo} of {len(work)} are there already"
+    say(f"{todo} runs to make, {workers} at a time" + (f"; {told}" if todo < len(work) else ""))
     made = _here(shared.take, cache, make) if workers == 1 else by_children(shared.take, cache, min(workers, todo))
     with shared.open(), closing(made):
-        for ride, done in made:
+        for asked, done in made:
             if done.result is None:
-                raise RunFailed(f"{ride.told}: {done.failed}")
-            shared.keep(ride, done.result, took_s=done.took_s)
+                raise RunFailed(f"{_told(asked, work)}: {done.failed}")
+            shared.keep(asked, done.result, took_s=done.took_s)
             left = shared.left()
             left_s = (clock.now() - began) / (todo - left) * left
+            if budget is not None:
+                left_s = min(left_s, budget.left_s)
             loss = done.result.get("loss")
             found = "" if loss is None else f", loss {loss:.3f}"
-            say(f"{todo - left}/{todo}, {_span(left_s)} left: {ride.told}{found}")
+            say(f"{todo - left}/{todo}, {_span(left_s)} left: {_told(asked, work)}{found}")
 
 
-def _here(take: Take, cache: Path, make: Make | None) -> Generator[tuple[Ride, Done]]:
+def stores_of(work: Sequence[Asked]) -> list[Store]:
+    """Each once."""
+    return list(dict.fromkeys(asked.store for asked in work))
+
+
+def _told(asked: Asked, work: Sequence[Asked]) -> str:
+    """Which of them, in words: where there are several experiments, of which one too."""
+    return asked.ride.told if len(stores_of(work)) == 1 else f"{asked.store.path.stem} {asked.ride.told}"
+
+
+def _here(take: Take, cache: Path, make: Make | None) -> Generator[tuple[Asked, Done]]:
     if make is None:
         from gruppetto.experiments.riding import ride
 
@@ -90,11 +103,11 @@ def _here(take: Take, cache: Path, make: Make | None) -> Generator[tuple[Ride, D
     clock = MonotonicClock()
     while (asked := take()) is not None:
         began = clock.now()
-        result = make(asked, cache)
+        result = make(asked.ride, cache)
         yield asked, Done(result=result, took_s=clock.now() - began)
 
 
-def by_children(take: Take, cache: Path, workers: int) -> Generator[tuple[Ride, Done]]:
+def by_children(take: Take, cache: Path, workers: int) -> Generator[tuple[Asked, Done]]:
     """Made by so many children; each as soon as it is over, in any order. One whose child dies has failed."""
     over: queue.SimpleQueue[Came] = queue.SimpleQueue()
     with _children(cache, workers) as children:
@@ -116,15 +129,15 @@ def _serve(child: subprocess.Popen[bytes], take: Take, over: queue.SimpleQueue[C
     """Hand rides to one child until there are no more, or it has died."""
     assert child.stdin is not None and child.stdout is not None
     try:
-        while (ride := take()) is not None:
+        while (asked := take()) is not None:
             try:
-                child.stdin.write(msgspec.json.encode(ride) + b"\n")
+                child.stdin.write(msgspec.json.encode(asked.ride) + b"\n")
                 child.stdin.flush()
                 done = msgspec.json.decode(child.stdout.readline(), type=Done)
             except (OSError, msgspec.MsgspecError):
-                over.put((ride, Done(failed=f"its process ended with code {child.wait()}")))
+                over.put((asked, Done(failed=f"its process ended with code {child.wait()}")))
                 break
-            over.put((ride, done))
+            over.put((asked, done))
         over.put(None)
     except Exception as wrong:  # of taking: it is for whoever asked
         over.put(wrong)
