@@ -167,8 +167,11 @@ def _model(table: Mapping[str, object]) -> ModelSetting:
     return model
 
 
-def read_toml(file: Path, *, what: str = "RUN.toml") -> Mapping[str, object]:
-    """The tables in a file, ``what`` as the fix calls it. Raises :class:`SettingError`."""
+def read_toml(file: Path, *, what: str = "RUN.toml", if_empty: str = "") -> Mapping[str, object]:
+    """The tables in a file, ``what`` as the fix calls it. Raises :class:`SettingError`.
+
+    ``if_empty``: what to write into one that says nothing, which is refused; none: nothing said is the defaults.
+    """
     try:
         if file.exists() and not file.is_file():  # reading a pipe would wait for ever
             raise SettingError("cannot be read (it is not a regular file)", where=str(file), fix=f"name a {what}")
@@ -176,7 +179,10 @@ def read_toml(file: Path, *, what: str = "RUN.toml") -> Mapping[str, object]:
             content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise SettingError(f"is larger than {MAX_FILE_BYTES} bytes", where=str(file), fix=f"name a {what}")
-        return tomllib.loads(content.decode("utf-8-sig"))
+        tables = tomllib.loads(content.decode("utf-8-sig"))
+        if if_empty and not tables:
+            raise SettingError("says nothing", where=str(file), fix=if_empty)
+        return tables
     except SettingError:
         raise
     except OSError as error:
