@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +19,7 @@ from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.runner import make_rides
 from gruppetto.experiments.store import Store
 from gruppetto.experiments.telling import kept_for, table, write
+from gruppetto.experiments.texts import several, texts
 from gruppetto.train.corpus import open_corpus
 from gruppetto.train.setting import DataSetting
 
@@ -118,8 +119,8 @@ def _corpus(source: str) -> str:
 def _refuse_others(experiment: Experiment, scale: Scale, flags: Flags, sha256: str) -> None:
     """Raises :class:`DataError` where results are of other bytes under the same name, so that none are compared."""
     store = Store(_kept(experiment, flags))
-    known = {str((store.get(ride) or {}).get("corpus", sha256)) for ride in experiment.rides(scale)}
-    for other in sorted(known - {sha256}):
+    known: Mapping[str, int] = texts(experiment.rides(scale), store).get(scale.data, {})
+    for other in sorted(known.keys() - {sha256}):
         raise DataError(
             f"has results of another {scale.data}: its sha256 was {other[:16]}…, and is {sha256[:16]}…",
             where=str(store.path),
@@ -132,7 +133,7 @@ def _kept(experiment: Experiment, flags: Flags) -> Path:
 
 
 def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object]:
-    store = Store(_kept(experiment, flags))
+    store, mixed = Store(_kept(experiment, flags)), ""
 
     def say(text: str) -> None:
         print(f"{experiment.name}: {text}", file=sys.stderr, flush=True)
@@ -142,8 +143,12 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
     if not flags.show:
         workers = 1 if experiment.alone else flags.workers
         rides, alone = experiment.rides(scale), experiment.alone
+        mixed = several(texts(rides, store), here=_here(rides, store, flags.cache))
+        _say_mixed(mixed, say)
         make_rides(rides, store, cache=flags.cache, workers=workers, alone=alone, say=say)
     findings = Findings(experiment, scale, store)
+    if not mixed:
+        _say_mixed(several(findings.texts()), say)
     kept = kept_for(findings, flags.out)
     try:
         written = [] if kept else write(findings, flags.out)
@@ -155,6 +160,19 @@ def _one(experiment: Experiment, scale: Scale, flags: Flags) -> dict[str, object
     else:
         say(f"written: {', '.join(map(str, written))}")
     return findings.as_json()
+
+
+def _here(rides: Sequence[Ride], store: Store, cache: Path) -> dict[str, str]:
+    """The hash of the library that this Python has, where results of another one may be beside what is to be made."""
+    ours = [ride for ride in rides if ride.data == Ride().data]
+    if not texts(ours, store) or all(ride in store for ride in ours):
+        return {}
+    return {Ride().data: open_corpus(Ride().data, cache).manifest.sha256}
+
+
+def _say_mixed(mixed: str, say: Callable[[str], None]) -> None:
+    if mixed:
+        say(f"results of several texts under one name are compared: {mixed}; name another --out to keep them apart")
 
 
 def _within(flag: str, value: int | None, most: int) -> None:
