@@ -88,6 +88,19 @@ def test_what_else_lies_behind_the_end_is_not_passed_over(tmp_path: Path, name: 
         read(path)
 
 
+@pytest.mark.parametrize("name", [name for name in PACKS if name != "a.tar"])
+def test_what_lies_behind_a_packed_part_is_not_passed_over(tmp_path: Path, name: str) -> None:
+    path, one, two = tmp_path / name, PACKS[name](tar_of({"a": b"one"})), PACKS[name](tar_of({"b": b"two"}))
+    damaged = [bytes([*two[:at], two[at] ^ 1, *two[at + 1 :]]) for at in (0, len(two) // 2)]  # its header, and within
+    for behind in (*damaged, two[:-1], two[:5], b"no tar"):
+        path.write_bytes(one + behind)
+        with pytest.raises(DataError, match="cannot be unpacked"):
+            read(path)
+    for num_zeros in (4, 512, 1 << 17):
+        path.write_bytes(one + bytes(num_zeros) + two + bytes(num_zeros))
+        assert read(path) == {"a": b"one", "b": b"two"}, "zeros between parts say nothing"
+
+
 def test_a_header_of_zeros_is_no_end(tmp_path: Path) -> None:
     whole = bytearray(tar_of({"a": b"one", "b": b"", "c": b"three"}))
     at = whole.index(b"b\0")
