@@ -72,6 +72,12 @@ def test_a_plan_that_says_nothing_is_refused(
     assert not said.out and list(plan.parent.iterdir()) == [plan]
 
 
+def test_a_setting_above_all_tables_is_told_where_it_belongs(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.write_text(f"sync_period = 4\n{PLAN}", encoding="utf-8")
+    assert main(["chaos", str(plan), "--dry"]) == 2
+    assert capsys.readouterr().err == f"gruppetto: {plan}: sync_period stands in no table; write it below [run]\n"
+
+
 def test_a_takeover_without_a_standby_is_refused_in_one_line(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan.write_text(PLAN.replace("disk-full", "takeover"), encoding="utf-8")
     assert main(["chaos", str(plan), "--dry"]) == 2

@@ -27,7 +27,7 @@ from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train.setting import PRESETS as MODEL_PRESETS
 from gruppetto.train.setting import DataSetting, InnerSetting, ModelSetting, TrainSetting, preset
 
-__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run", "read_toml", "read_whole_toml"]
+__all__ = ["DEFAULT_ROUNDS", "TABLES", "check_tables", "load_run", "read_toml", "read_whole_toml"]
 
 DEFAULT_ROUNDS = 1000
 """A local run has an end."""
@@ -210,9 +210,18 @@ def read_whole_toml(file: Path) -> Mapping[str, object]:
     return content
 
 
+def check_tables(content: Mapping[str, object], known: Sequence[str], *, where: str) -> None:
+    """Refuse a table that nobody reads, and a setting that stands in none. Raises :class:`SettingError`."""
+    for key in content:
+        tables = [f"[{table}]" for table, keys in TABLES.items() if key in keys and key not in known]
+        if tables:
+            raise SettingError(f"{key} stands in no table", where=where, fix=f"write it below {' or '.join(tables)}")
+    check_keys(content, known, where=where)
+
+
 def _layer(content: Mapping[str, object], say: str) -> _Layer:
     """Check the shape of a source: tables of known keys, and lists of them."""
-    check_keys(content, (*TABLES, *LISTS), where=say)
+    check_tables(content, (*TABLES, *LISTS), where=say)
     values: dict[str, Mapping[str, object]] = {}
     lists: dict[str, Sequence[Mapping[str, object]]] = {}
     for table, entries in content.items():
