@@ -41,6 +41,8 @@ def test_on_the_command_line(given: list[str], home: Path, capsys: pytest.Captur
     assert '"train_documents": 39' in capsys.readouterr().out and not Path("~").exists()
     assert main(["experiment", "apply", "--quick", "--show", "--out=~/results"]) == 2
     assert str(home / "results") in capsys.readouterr().err
+    assert main(["experiment", "apply", "--quick", "--show", "--out=~"]) == 2
+    assert f"--out {home}: holds no result" in capsys.readouterr().err
 
 
 def test_whose_home_nobody_knows_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_what_is_no_plan_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a regular file"):
         read_plan(pipe)
     path.write_text('{"seed": 1}')
-    with pytest.raises(DataError, match="is no plan of the fuzzer"):
+    with pytest.raises(DataError, match=r"is no plan of the fuzzer .*; name one that gruppetto fuzz has written"):
         read_plan(path)
 
 

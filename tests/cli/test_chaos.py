@@ -57,6 +57,27 @@ def test_what_this_machine_cannot_do_is_refused_or_left_out(
         assert said.out == "    1.0 s  kill anna\n"
 
 
+@pytest.mark.parametrize("text", ["", "\n \n", "# nothing yet\n"])
+@pytest.mark.parametrize("more", [[], ["--dry"], ["--seeds", "1", "2"]], ids=["run", "dry", "seeds"])
+def test_a_plan_that_says_nothing_is_refused(
+    text: str, more: list[str], plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan.write_text(text, encoding="utf-8")
+    assert main(["chaos", str(plan), *more]) == 2
+    said = capsys.readouterr()
+    assert said.err == (
+        f"gruppetto: {plan}: says nothing; write what goes wrong, [[fault]] or [rates], and the run's settings; see "
+        "examples/chaos\n"
+    )
+    assert not said.out and list(plan.parent.iterdir()) == [plan]
+
+
+def test_a_setting_above_all_tables_is_told_where_it_belongs(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.write_text(f"sync_period = 4\n{PLAN}", encoding="utf-8")
+    assert main(["chaos", str(plan), "--dry"]) == 2
+    assert capsys.readouterr().err == f"gruppetto: {plan}: sync_period stands in no table; write it below [run]\n"
+
+
 def test_a_takeover_without_a_standby_is_refused_in_one_line(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan.write_text(PLAN.replace("disk-full", "takeover"), encoding="utf-8")
     assert main(["chaos", str(plan), "--dry"]) == 2

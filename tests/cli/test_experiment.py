@@ -112,6 +112,39 @@ def test_results_of_other_bytes_under_the_same_name_are_not_added_to(
     assert main([*given, "--show"]) == 0
 
 
+def test_results_of_the_library_of_another_python_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rides, here = EXPERIMENTS["fragments"].rides(Scale(quick=True)), open_corpus("python-stdlib").manifest.sha256
+    another = ("f" if here.startswith("0") else "0") * 64
+    given = ["experiment", "fragments", "--quick", "--cache", str(tmp_path), "--out"]
+
+    def make(work: Sequence[Asked], **how: object) -> None:
+        for each in work:
+            if not each.is_made:
+                each.store.add(each.ride, {"loss": 2.0, "corpus": here}, took_s=0)
+
+    def told(out: str, *kept: str | None) -> str:
+        for ride, sha256 in zip(rides, kept, strict=False):
+            result = {"loss": 2.0, **({} if sha256 is None else {"corpus": sha256})}
+            Store(tmp_path / out / "fragments.jsonl").add(ride, result, took_s=0)
+        assert main([*given, str(tmp_path / out)]) == 0
+        said = capsys.readouterr()
+        assert said.err.count("several texts") == said.out.count("several texts") <= 1
+        return said.err
+
+    monkeypatch.setattr(experiment, "make_rides", make)
+    few = f"python-stdlib (sha256 {another[:16]}… of 2, and {here[:16]}… here)"
+    assert few in told("mixed", another, another)
+    assert "several texts" not in told("same", here)
+    assert "several texts" not in told("before", None, here), "of results that do not say it nothing is known"
+    with monkeypatch.context() as patch:  # nothing is left to make: what this Python has is no matter
+        patch.setattr(experiment, "open_corpus", None)
+        assert "several texts" not in told("whole", *[another] * len(rides))
+    assert main([*given, str(tmp_path / "mixed"), "--show"]) == 0
+    assert f"{another[:16]}… of 2" in (shown := capsys.readouterr()).err and f"{another[:16]}… of 2" in shown.out
+
+
 def test_what_has_a_material_of_its_own_has_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--quick", "--show", "--data", "package:bible", "--out", str(tmp_path)]
     assert main(["experiment", "quality-caption", *given]) == 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,33 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert main(["export", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"gruppetto: {says}")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+class Strange(BaseHTTPRequestHandler):
+    """Answers like a syncer, but for its weights."""
+
+    def do_GET(self) -> None:
+        status = b'{"round": 7, "phase": "grace", "waiting_for": "answers", "learners": {}, "recoveries": []}'
+        body = {"/v1/status": status, "/v1/model": bytes(100)}[self.path]
+        self.send_response(200)
+        self.send_header("Gruppetto-Round", "7")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def strange() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Strange) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_what_is_no_weights_is_not_passed_on(strange: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", strange, "--format", "safetensors", "--out", str(tmp_path / "a.safetensors")]) == 2
+    assert capsys.readouterr().err.startswith(f"gruppetto: {strange}: gives no weights that can be read (")
+    assert not list(tmp_path.iterdir())

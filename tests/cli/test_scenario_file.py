@@ -27,6 +27,16 @@ def row_of(text: str, place: Path, capsys: pytest.CaptureFixture[str], *more: st
     return row
 
 
+@pytest.mark.parametrize("text", ["", "# nothing yet\n"])
+def test_a_file_that_says_nothing_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "SCENARIO.toml"
+    file.write_text(text, encoding="utf-8")
+    assert main(["simulate", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"gruppetto: {file}: says nothing; write what is to be simulated, hours = 24")
+    assert not said.out
+
+
 def test_unequal_fleets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = '[[learner]]\nname = "old"\nchips = 16\nstep_s = "3s"\n'
     row = row_of(CALM + FOUR + slow, tmp_path, capsys)

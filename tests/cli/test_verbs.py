@@ -48,6 +48,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert not [
         word for word in ("(default: )", "(default: None)", "(default: False)", "(default: '')") if word in plain
     ]
+    assert not re.search(r"--[\w-]+ \S*\b(STR|INT|FLOAT)\b", plain), "names of types say nothing to whoever runs it"
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,9 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["trian"], "'trian' is no verb; did you mean train?"),
         (["xyz"], "'xyz' is no verb; see gruppetto --help"),
         (["train", "--lerners", "3"], "--lerners is not understood; did you mean --learners?"),
+        (["train", "--lerners=3"], "--lerners=3 is not understood; did you mean --learners?"),
+        (["train", "--dry"], "--dry is not understood; see gruppetto train --help"),  # nothing is near but the dashes
+        (["fuzz", "--seconds", "long"], "--seconds: a number is needed; see gruppetto fuzz --help"),
         (["train", "--virtual", "--mode", "diloco"], "--mode: is diloco; use decoupled: gruppetto train has rivals on"),
         (["train", "--learners"], "Missing value for argument '--learners'"),
         (["train", "--learners", "few"], "--learners: is 'few'; use a whole number"),
@@ -71,7 +75,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["learner", "--name", "a", "--syncer", "u"], "0 arguments where one RUN.toml is needed"),
         (["learner", "run.toml", "--name", "a"], "run.toml: cannot be read"),
         (["learner", "run.toml", "--syncer", "a:1"], "--name is missing"),
-        (["syncer", "--listen", "7171"], "syncer.listen: is '7171'; use HOST:PORT"),
+        (["syncer", "--listen", "7171"], "gruppetto: --listen: is '7171'; use HOST:PORT"),
         (["syncer", "--token-file", "no-such-file"], "syncer.token_file (no-such-file): cannot be read"),
         (["status"], "0 arguments where one URL or RUNDIR is needed"),
         (["status", "http://127.0.0.1:9"], "http://127.0.0.1:9: nobody answers; start the syncer"),

@@ -226,6 +226,8 @@ def test_the_resolved_file_reads_back_to_the_same_run(tmp_path: Path, name: str 
     ("text", "says"),
     [
         ("[run]\nnum_learners = 2\nmin_quorum = 3", r"run.min_quorum: min_quorum is 3 but num_learners is 2; use 2"),
+        ("rounds = 3\n[run]\nmin_quorum = 1", "rounds stands in no table; write it below \\[run\\]"),
+        ("rouds = 3", "rouds is unknown"),
         ("[run]\nnum_fragments = 0", "run.num_fragments: num_fragments is 0; use 1 or more"),
         ("[run]\nsync_period = 2", "run.overlap_steps: overlap_steps is 2 but sync_period is 2; use less"),
         ("[run]\nsync_period = 0", "run.sync_period: sync_period is 0; use 1 or more"),

@@ -34,8 +34,11 @@ def test_the_same_ride_comes_to_the_same(short: Ride, cache: Path, plain: Result
     assert plain["tokens"] == plain["curve"][-1][1] and plain["loss"] == plain["curve"][-1][2]
 
 
-def test_another_corpus_is_said_and_taken_everywhere(short: Ride, plain: Result) -> None:
+def test_another_corpus_is_said_and_taken_everywhere(short: Ride, cache: Path, plain: Result) -> None:
     assert plain["corpus"] == open_corpus(short.data).manifest.sha256
+    for data in ("python-stdlib", "documentation"):  # which are others in every Python
+        told = ride(short.but(system="lockstep", data=data, rounds=1), cache)["corpus"]
+        assert told == open_material(data, training_of(short.but(data=data)), cache).data.manifest.sha256
     assert settings_of(short)["data.corpus"] == short.data and "data.corpus" not in settings_of(Ride())
 
 

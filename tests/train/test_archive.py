@@ -62,6 +62,55 @@ def test_zstd_by_a_library_that_is_there(tmp_path: Path) -> None:
     assert read(path) == FILES
 
 
+@pytest.mark.parametrize("name", PACKS)
+def test_several_tars_in_one_file_are_all_read(tmp_path: Path, name: str) -> None:
+    one, two = tar_of({"a": b"one", "both": b"old"}), tar_of({"both": b"new", "c": b"three"})
+    path, pack = tmp_path / name, PACKS[name]
+    path.write_bytes(pack(one) + pack(tar_of({})) + pack(two))
+    assert read(path) == {"a": b"one", "both": b"new", "c": b"three"}
+    path.write_bytes(pack(one + two))
+    assert read(path) == {"a": b"one", "both": b"new", "c": b"three"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def test_zstd_in_several_frames(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.zst"
+    path.write_bytes(zst(tar_of({"a": b"one"})) + zst(tar_of({"b": b"two"})))
+    assert read(path) == {"a": b"one", "b": b"two"}
+
+
+@pytest.mark.parametrize("name", PACKS)
+@pytest.mark.parametrize("behind", [b"no tar" * 200, b"\x80" * 512, tar_of(FILES)[:300]], ids=["text", "block", "cut"])
+def test_what_else_lies_behind_the_end_is_not_passed_over(tmp_path: Path, name: str, behind: bytes) -> None:
+    path, pack = tmp_path / name, PACKS[name]
+    path.write_bytes(pack(tar_of({"a": b"one"}) + behind))
+    with pytest.raises(DataError, match="cannot be unpacked"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", [name for name in PACKS if name != "a.tar"])
+def test_what_lies_behind_a_packed_part_is_not_passed_over(tmp_path: Path, name: str) -> None:
+    path, one, two = tmp_path / name, PACKS[name](tar_of({"a": b"one"})), PACKS[name](tar_of({"b": b"two"}))
+    damaged = [bytes([*two[:at], two[at] ^ 1, *two[at + 1 :]]) for at in (0, len(two) // 2)]  # its header, and within
+    for behind in (*damaged, two[:-1], two[:5], b"no tar"):
+        path.write_bytes(one + behind)
+        with pytest.raises(DataError, match="cannot be unpacked"):
+            read(path)
+    for num_zeros in (4, 512, 1 << 17):
+        path.write_bytes(one + bytes(num_zeros) + two + bytes(num_zeros))
+        assert read(path) == {"a": b"one", "b": b"two"}, "zeros between parts say nothing"
+
+
+def test_a_header_of_zeros_is_no_end(tmp_path: Path) -> None:
+    whole = bytearray(tar_of({"a": b"one", "b": b"", "c": b"three"}))
+    at = whole.index(b"b\0")
+    whole[at : at + tarfile.BLOCKSIZE] = bytes(tarfile.BLOCKSIZE)
+    path = tmp_path / "a.tar"
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match="a block of zeros where a header should be"):
+        read(path)
+
+
 def test_an_archive_within_is_read_in_place(tmp_path: Path) -> None:
     source = lzma.compress(tar_of({"linux/kernel/fork.c": b"fork"}))
     inner = deb_of(data_tar=tar_of({"./usr/src/linux.tar.xz": source, "./usr/share/zip.zip": zip_of(FILES)}))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gruppetto.errors import DataError
 from gruppetto.train.corpus import open_corpus
-from gruppetto.train.data import Data, open_data
-from gruppetto.train.setting import TrainSetting
+from gruppetto.train.data import Data, open_data, open_tokenizer
+from gruppetto.train.setting import DataSetting, TrainSetting
 from gruppetto.train.tokens import END_OF_DOCUMENT, BpeTokenizer, ByteTokenizer, encoded, make_tokenizer
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -54,7 +54,7 @@ def test_bytes_are_the_same_numbers_to_the_library_tokenizers() -> None:
 @pytest.mark.parametrize("name", ["bytes", "bpe:300"])
 def test_every_document_is_there_with_its_end(name: str, story: Path, tmp_path: Path) -> None:
     corpus = open_corpus(f"text:{story}")
-    tokenizer = make_tokenizer(name, corpus, tmp_path)
+    tokenizer = make_tokenizer(name, lambda: corpus, tmp_path)
     tokens = encoded(corpus.held_out, tokenizer, tmp_path, corpus_key="held out")
     assert tokens.dtype == np.uint16
     assert isinstance(tokens, np.memmap)
@@ -66,15 +66,24 @@ def test_every_document_is_there_with_its_end(name: str, story: Path, tmp_path: 
 
 def test_what_is_cached_is_used(story: Path, tmp_path: Path) -> None:
     corpus = open_corpus(f"text:{story}")
-    first = make_tokenizer("bpe:300", corpus, tmp_path)
+    first = make_tokenizer("bpe:300", lambda: corpus, tmp_path)
     tokens = encoded(corpus.train, first, tmp_path, corpus_key="k")
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    again = make_tokenizer("bpe:300", corpus, tmp_path)
+    again = make_tokenizer("bpe:300", lambda: corpus, tmp_path)
     assert again.definition() == first.definition()
     # No documents are needed any more.
     assert np.array_equal(encoded([], again, tmp_path, corpus_key="k"), tokens)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
     assert len(files) == 2
+
+
+def test_the_corpus_is_opened_only_where_the_tokenizer_is_learned_from_it(tmp_path: Path) -> None:
+    def of(tokenizer: str) -> TrainSetting:
+        return TrainSetting(data=DataSetting(corpus=f"text:{tmp_path}/nowhere", tokenizer=tokenizer))
+
+    assert isinstance(open_tokenizer(of("bytes"), tmp_path), ByteTokenizer)
+    with pytest.raises(DataError, match="nowhere: does not exist"):
+        open_tokenizer(of("bpe:300"), tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "no npy", "pickled", "square", "of floats", "a folder"])
@@ -102,7 +111,7 @@ def test_a_damaged_cache_is_said(damage: str, story: Path, tmp_path: Path) -> No
 
 def test_keys_tell_corpora_and_tokenizers_apart(story: Path, tmp_path: Path) -> None:
     corpus = open_corpus(f"text:{story}")
-    plain, merged = ByteTokenizer(), make_tokenizer("bpe:300", corpus, tmp_path)
+    plain, merged = ByteTokenizer(), make_tokenizer("bpe:300", lambda: corpus, tmp_path)
     arrays = [
         encoded(documents, tokenizer, tmp_path, corpus_key=key)
         for documents, tokenizer, key in (

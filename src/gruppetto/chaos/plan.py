@@ -211,4 +211,5 @@ def read_plan(path: Path) -> Plan:
             f"cannot be read ({wrong.strerror})", where=str(path), fix="name a plan of the fuzzer"
         ) from wrong
     except (msgspec.DecodeError, ValueError) as wrong:
-        raise DataError(f"is no plan of the fuzzer ({wrong})", where=str(path)) from wrong
+        fix = "name one that gruppetto fuzz has written"
+        raise DataError(f"is no plan of the fuzzer ({wrong})", where=str(path), fix=fix) from wrong

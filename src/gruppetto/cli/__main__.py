@@ -130,7 +130,8 @@ def _help() -> str:
         "Decoupled DiLoCo: many independent learners train one model and never wait for each other.\n\n"
         f"{verbs}\n\n"
         "gruppetto VERB --help says more. --debug, after any verb, shows where an error comes from.\n"
-        "Exit codes: 0 done, 1 failed, 2 something for you to mend, 130 and 143 stopped by SIGINT and SIGTERM."
+        "Exit codes: 0 done, 1 failed, 2 something for you to mend, 3 replaced by another syncer,\n"
+        "130 and 143 stopped by SIGINT and SIGTERM."
     )
 
 

@@ -19,11 +19,15 @@ from gruppetto.chaos.real.seeds import as_table, spread
 from gruppetto.cli.chaos_run import disturb
 from gruppetto.cli.flags import exactly_one, overrides_of, positional, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by
+from gruppetto.config.load import read_toml
 from gruppetto.errors import DataError, SettingError, Stopped
 from gruppetto.home import at_home
 from gruppetto.launch.place import SEEDS, holds_run, run_directory
 
 __all__ = ["main"]
+
+IF_EMPTY = "write what goes wrong, [[fault]] or [rates], and the run's settings; see examples/chaos"
+"""Of settings alone a plan may be: then nothing goes wrong. Of nothing at all it is another file that was meant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "chaos")
     file, overrides = Path(exactly_one(flags.plan, "PLAN.toml", "chaos")), overrides_of(flags.set, {})
     seeds = _seeds(flags)
+    read_toml(file, what="PLAN.toml or a RUN.toml", if_empty=IF_EMPTY)
     if seeds:
         plans = {seed: _possible(read_live_plan(file, overrides=overrides, seed=seed)) for seed in seeds}
     else:

@@ -27,7 +27,7 @@ class Flags:
     """
 
     source: Annotated[tuple[str, ...], tyro.conf.Positional, positional("[SOURCE]")] = ()
-    """Which one."""
+    """python-stdlib, text:PATH, archive:PATH[#PATTERN[#FIELD]], package:NAME[:FOLDER] or hf:NAME[:CONFIG]."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
     """Where archives are unpacked, and where packages lie, in its folder packages."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.json")] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from gruppetto.experiments.runner import make_rides
 from gruppetto.experiments.sharing import work_of
 from gruppetto.experiments.store import Store
 from gruppetto.experiments.telling import kept_for, table, write
+from gruppetto.experiments.texts import several, texts
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.train.corpus import open_corpus
 from gruppetto.train.setting import DataSetting
@@ -110,10 +111,13 @@ def _make(name: str, experiments: Sequence[Experiment], stores: dict[str, Store]
     """Seed by seed, so that whenever it ends there is as much of each as there can be. Raises :class:`RunFailed`."""
     work = [a for each in experiments for a in work_of(each.rides(scale), stores[each.name], alone=each.alone)]
     work.sort(key=lambda each: each.ride.seed)
+    for each in experiments:
+        rides, store = each.rides(scale), stores[each.name]
+        _say_mixed(each.name, several(texts(rides, store), here=_here(rides, store, flags.cache)))
     budget = None if flags.minutes is None else Budget(60 * flags.minutes, MonotonicClock())
     workers = 1 if all(each.alone for each in work) else flags.workers
     make_rides(work, cache=flags.cache, workers=workers, budget=budget, say=partial(_say, name))
-    if left := sum(not each.is_made for each in work):
+    if budget is not None and (left := sum(not each.is_made for each in work)):
         told = f"{left} of {len(work)} runs are left, and the same command goes on"
         _say(name, f"after {flags.minutes:g} min time is up: {told}")
 
@@ -147,8 +151,8 @@ def _corpus(source: str) -> str:
 def _refuse_others(experiment: Experiment, scale: Scale, flags: Flags, sha256: str) -> None:
     """Raises :class:`DataError` where results are of other bytes under the same name, so that none are compared."""
     store = Store(_kept(experiment, flags))
-    known = {str((store.get(ride) or {}).get("corpus", sha256)) for ride in experiment.rides(scale)}
-    for other in sorted(known - {sha256}):
+    known: Mapping[str, int] = texts(experiment.rides(scale), store).get(scale.data, {})
+    for other in sorted(known.keys() - {sha256}):
         raise DataError(
             f"has results of another {scale.data}: its sha256 was {other[:16]}…, and is {sha256[:16]}…",
             where=str(store.path),
@@ -173,6 +177,8 @@ def _opened(experiment: Experiment, flags: Flags) -> Store:
 
 
 def _tell(findings: Findings, flags: Flags) -> dict[str, object]:
+    if flags.show:  # else it has been said before runs were made
+        _say_mixed(findings.experiment.name, several(findings.texts()))
     kept = kept_for(findings, flags.out)
     try:
         written = [] if kept else write(findings, flags.out)
@@ -187,8 +193,22 @@ def _tell(findings: Findings, flags: Flags) -> dict[str, object]:
     return findings.as_json()
 
 
+def _here(rides: Sequence[Ride], store: Store, cache: Path) -> dict[str, str]:
+    """The hash of the library that this Python has, where results of another one may be beside what is to be made."""
+    ours = [ride for ride in rides if ride.data == Ride().data]
+    if not texts(ours, store) or all(ride in store for ride in ours):
+        return {}
+    return {Ride().data: open_corpus(Ride().data, cache).manifest.sha256}
+
+
 def _say(name: str, text: str) -> None:
     print(f"{name}: {text}", file=sys.stderr, flush=True)
+
+
+def _say_mixed(name: str, mixed: str) -> None:
+    if mixed:
+        told = f"results of several texts under one name are compared: {mixed}"
+        _say(name, f"{told}; name another --out to keep them apart")
 
 
 def _within(flag: str, value: float | None, most: int) -> None:

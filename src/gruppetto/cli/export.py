@@ -92,7 +92,9 @@ def _write_file(found: FoundWeights, out: Path) -> None:
 
     from gruppetto.train.cache import publish
 
-    content = safetensors.numpy.save(dict(found.tensors), metadata={"round": str(found.round), "format": "pt"})
+    content = found.file
+    if content is None:
+        content = safetensors.numpy.save(dict(found.tensors), metadata={"round": str(found.round), "format": "pt"})
     publish(out, lambda file: file.write(content))
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
@@ -34,8 +35,22 @@ T = TypeVar("T")
 NOTHING = (None, False, "")
 """Defaults of which the help says nothing: what is not given is not there."""
 
-HOME = re.compile(r"~[\w.-]*/")
-NO_WHOLE_NUMBER = re.compile(r"Error parsing (--[\w-]+): (?:no type matching \S*INT could|invalid literal for int).*")
+METAVARS: Mapping[Any, str] = {
+    of: metavar
+    for kind, metavar in ((int, "N"), (float, "NUMBER"), (str, "VALUE"), (Path, "PATH"))
+    for of in (kind, kind | None)
+}
+"""What the help calls a value of which the flag says nothing itself."""
+
+HOME = re.compile(r"~(?:[\w.-]*/|$)")
+NO_NUMBER = {
+    "a whole number": re.compile(
+        r"Error parsing (--[\w-]+): (?:no type matching \S*INT could|invalid literal for int).*"
+    ),
+    "a number": re.compile(
+        r"Error parsing (--[\w-]+): (?:no type matching \S*FLOAT could|could not convert string to float).*"
+    ),
+}
 """What Python and tyro say of a flag that wants one, in their own words."""
 
 
@@ -52,7 +67,7 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
     try:
         with contextlib.redirect_stderr(said):
             flags, unknown = tyro.cli(
-                _without_empty_defaults(kind),
+                _in_plain_words(kind),
                 args=arguments,
                 prog=f"gruppetto {verb}",
                 description=inspect.cleandoc(kind.__doc__ or ""),
@@ -64,9 +79,11 @@ def read_flags(kind: type[T], arguments: Sequence[str], verb: str) -> T:
             raise
         raise UserError(_first_sentence(said.getvalue()), fix=f"see gruppetto {verb} --help") from None
     if unknown:
-        names = [f"--{f.name.replace('_', '-')}" for f in fields(kind)]  # type: ignore[arg-type]
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"see gruppetto {verb} --help"
+        # Without the dashes, which all have in common.
+        names = [f.name.replace("_", "-") for f in fields(kind)]  # type: ignore[arg-type]
+        option = unknown[0].removeprefix("--").partition("=")[0]
+        near = difflib.get_close_matches(option, names, n=1) if unknown[0].startswith("--") else []
+        fix = f"did you mean --{near[0]}?" if near else f"see gruppetto {verb} --help"
         raise UserError(f"{unknown[0]} is not understood", where=f"gruppetto {verb}", fix=fix)
     return flags
 
@@ -88,11 +105,16 @@ def _refuse_empty(arguments: Sequence[str], verb: str) -> None:
         before = argument if argument.startswith("--") and not equals else ""
 
 
-def _without_empty_defaults(kind: type[T]) -> type[T]:
-    """The same class, whose help is silent on :data:`NOTHING`. Its docstrings are found under its name."""
+def _in_plain_words(kind: type[T]) -> type[T]:
+    """The same class, whose help is silent on :data:`NOTHING` and has no names of types for values.
+
+    Its docstrings are found under its name.
+    """
     silent = tyro.conf.arg(help_behavior_hint="")
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):  # type: ignore[arg-type]
+        if metavar := METAVARS.get(hints[field.name]):
+            hints[field.name] = Annotated[hints[field.name], tyro.conf.arg(metavar=metavar)]
         if any(field.default is nothing for nothing in NOTHING):
             hints[field.name] = Annotated[hints[field.name], silent]
     as_it_was = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
@@ -146,4 +168,6 @@ def _first_sentence(boxed: str) -> str:
     lines = [re.sub(r"^[^\w'\"-]*-? |[^\w.'\"!?)]+$", "", line).strip("─-|+ ") for line in boxed.splitlines()]
     said = [line for line in lines if line]
     sentence = said[1] if len(said) > 1 else (said[0] if said else "the arguments are not understood")
-    return NO_WHOLE_NUMBER.sub(r"\1: a whole number is needed", sentence)
+    for wanted, theirs in NO_NUMBER.items():
+        sentence = theirs.sub(rf"\1: {wanted} is needed", sentence)
+    return sentence

@@ -39,6 +39,7 @@ __all__ = ["ScenarioFile", "read_scenario"]
 
 LEARNER = ("name", "chips", "step_s", "joins", "leaves")
 MAINTENANCE = ("at", "lasts", "first_chip", "chips")
+IF_EMPTY = "write what is to be simulated, hours = 24 or [[learner]], or leave the file out for the defaults"
 NOT_IN_A_FILE = ("scenario", "json", "trace", "figure", "table")
 
 
@@ -69,7 +70,7 @@ class ScenarioFile:
 
 def read_scenario(path: Path, flags: type) -> ScenarioFile:
     """Raises :class:`SettingError` for what is not understood."""
-    content = dict(read_toml(path, what="SCENARIO.toml"))
+    content = dict(read_toml(path, what="SCENARIO.toml", if_empty=IF_EMPTY))
     learners, maintenance = content.pop("learner", []), content.pop("maintenance", [])
     known = [f.name for f in fields(flags) if f.name not in NOT_IN_A_FILE]
     check_keys(content, [*known, "learner", "maintenance"], where=str(path))

@@ -92,13 +92,14 @@ class Flags:
     chip_steps: str | None = None
     """Stop when decoupled learners have made so many steps, times their chips; rows say after how many hours."""
     min_quorum: int = 1
-    """K."""
+    """Learners that a round waits for (K)."""
     fragments: int = 24
-    """P."""
+    """Of the model (P)."""
     sync_period: int = 24
-    """H."""
+    """Rounds between two synchronisations of one fragment (H)."""
     overlap_steps: int | None = None
-    """τ. The default is 2, as of a run."""
+    """Inner steps during which a fragment may be in flight without costing anyone anything (τ). The default is 2, as of
+    a run."""
     table: str | None = None
     """paper: the grid of the paper, ours beside it, with the error of every cell. bandwidth: what links must carry."""
     parameters: str = "5B"

@@ -14,6 +14,7 @@ import msgspec
 import tyro
 
 from gruppetto.cli.flags import at_most_one, log_to_stderr, overrides_of, positional, read_flags
+from gruppetto.cli.naming import as_typed, said_in
 from gruppetto.cli.parent import end_with_parent
 from gruppetto.config import RunConfig, load_run, to_toml
 from gruppetto.config.load import read_whole_toml
@@ -37,6 +38,11 @@ __all__ = ["main"]
 
 KEPT = "run.toml"
 """The settings of a run, in its state directory."""
+OPTIONS = {
+    f"syncer.{name}": f"--{name.replace('_', '-')}"
+    for name in ("listen", "mailbox", "state", "token_file", "tls_cert", "tls_key", "certs")
+}
+"""Settings that have a flag of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +92,10 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "syncer")
     log_to_stderr()
     shard = ONE if flags.shard is None else Shard.parse(flags.shard)
-    config = _config(flags, shard)
-    setting = _setting(config, shard, flags)
+    said = said_in(arguments)
+    with as_typed({setting: option for setting, option in OPTIONS.items() if option in said}):
+        config = _config(flags, shard)
+        setting = _setting(config, shard, flags)
     if flags.from_ is not None and not goes_on_from(Path(flags.from_), setting.state):
         manifest = install(Path(flags.from_), setting.state)
         print(f"going on from checkpoint {manifest.mark}, round {manifest.round}", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.train.setting import PRESETS as MODEL_PRESETS
 from gruppetto.train.setting import DataSetting, InnerSetting, ModelSetting, TrainSetting, preset
 
-__all__ = ["DEFAULT_ROUNDS", "TABLES", "load_run", "read_toml", "read_whole_toml"]
+__all__ = ["DEFAULT_ROUNDS", "TABLES", "check_tables", "load_run", "read_toml", "read_whole_toml"]
 
 DEFAULT_ROUNDS = 1000
 """A local run has an end."""
@@ -167,8 +167,11 @@ def _model(table: Mapping[str, object]) -> ModelSetting:
     return model
 
 
-def read_toml(file: Path, *, what: str = "RUN.toml") -> Mapping[str, object]:
-    """The tables in a file, ``what`` as the fix calls it. Raises :class:`SettingError`."""
+def read_toml(file: Path, *, what: str = "RUN.toml", if_empty: str = "") -> Mapping[str, object]:
+    """The tables in a file, ``what`` as the fix calls it. Raises :class:`SettingError`.
+
+    ``if_empty``: what to write into one that says nothing, which is refused; none: nothing said is the defaults.
+    """
     try:
         if file.exists() and not file.is_file():  # reading a pipe would wait for ever
             raise SettingError("cannot be read (it is not a regular file)", where=str(file), fix=f"name a {what}")
@@ -176,7 +179,10 @@ def read_toml(file: Path, *, what: str = "RUN.toml") -> Mapping[str, object]:
             content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise SettingError(f"is larger than {MAX_FILE_BYTES} bytes", where=str(file), fix=f"name a {what}")
-        return tomllib.loads(content.decode("utf-8-sig"))
+        tables = tomllib.loads(content.decode("utf-8-sig"))
+        if if_empty and not tables:
+            raise SettingError("says nothing", where=str(file), fix=if_empty)
+        return tables
     except SettingError:
         raise
     except OSError as error:
@@ -204,9 +210,18 @@ def read_whole_toml(file: Path) -> Mapping[str, object]:
     return content
 
 
+def check_tables(content: Mapping[str, object], known: Sequence[str], *, where: str) -> None:
+    """Refuse a table that nobody reads, and a setting that stands in none. Raises :class:`SettingError`."""
+    for key in content:
+        tables = [f"[{table}]" for table, keys in TABLES.items() if key in keys and key not in known]
+        if tables:
+            raise SettingError(f"{key} stands in no table", where=where, fix=f"write it below {' or '.join(tables)}")
+    check_keys(content, known, where=where)
+
+
 def _layer(content: Mapping[str, object], say: str) -> _Layer:
     """Check the shape of a source: tables of known keys, and lists of them."""
-    check_keys(content, (*TABLES, *LISTS), where=say)
+    check_tables(content, (*TABLES, *LISTS), where=say)
     values: dict[str, Mapping[str, object]] = {}
     lists: dict[str, Sequence[Mapping[str, object]]] = {}
     for table, entries in content.items():

@@ -5,12 +5,14 @@ Two arms are compared seed by seed, so that what a seed does to both cancels.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gruppetto.experiments.experiment import HOW, LOSS, Arm, Column, Experiment, Ordering, Scale, Value
 from gruppetto.experiments.store import Result, Store
+from gruppetto.experiments.texts import texts
 from gruppetto.sim.tally import spread
 
 __all__ = ["NOT_MADE", "Findings", "Judged", "Verdict", "read"]
@@ -87,8 +89,11 @@ class Findings:
 
     def corpora(self) -> list[str]:
         """What results say of the corpus that the scale names: the first digits of its hash, all that there are."""
-        results = (self._store[arm.under(seed)] for arm in self.arms for seed in self.seeds(arm))
-        return sorted({str(result["corpus"])[:16] for result in results if "corpus" in result})
+        return sorted({sha256[:16] for sha256 in self.texts().get(self.scale.data, ())})
+
+    def texts(self) -> dict[str, Counter[str]]:
+        """By the name of the data of these arms: how many results are of each hash that is known."""
+        return texts((arm.under(seed) for arm in self.arms for seed in self.seeds(arm)), self._store)
 
     def lacking(self) -> list[str]:
         """The arms beside which some that are there would stand, and that are not there under any seed of theirs."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache as once
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +142,15 @@ def open_text(domain: str, cache: Path) -> Data:
         documents = part.astype(np.uint8).tobytes().decode("utf-8", "replace").split("\0")
         return np.array([t for text in documents for t in (*tokenizer.encode(text), 0)], np.uint32)
 
-    train, held_out = (tokens(part) for part in divided(domain))
+    parts = divided(domain)
+    train, held_out = map(tokens, parts)
     manifest = Manifest(
         source=domain,
         train_documents=1,
         train_bytes=len(train),
         held_out_documents=1,
         held_out_bytes=len(held_out),
-        sha256="",
+        sha256=sha256(b"".join(part.tobytes() for part in parts)).hexdigest(),
     )
     assert domain in DOMAINS
     return Data(tokenizer=tokenizer, train=train, held_out=held_out, manifest=manifest)

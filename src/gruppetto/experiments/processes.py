@@ -11,7 +11,9 @@ from gruppetto.experiments.child import said_by
 from gruppetto.experiments.models import MODELS
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.store import Result
+from gruppetto.experiments.texts import CORPUS
 from gruppetto.numerics.codec import CODECS
+from gruppetto.train.manifest import CORPUS as MANIFEST
 from gruppetto.train.model import build, num_parameters
 from gruppetto.train.tokens import ByteTokenizer
 
@@ -29,6 +31,7 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         command += ["--rounds", str(asked.rounds), "--seed", str(asked.seed)]
         command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         report = json.loads(said_by(command))
+        manifest = json.loads(Path(place, "run", MANIFEST).read_bytes())
     numel = num_parameters(build(model, ByteTokenizer.vocab_size))
     first = 4.0 * numel  # one of them gives the first weights
     offered = report["participation"] * report["live"] * asked.rounds
@@ -40,6 +43,7 @@ def ride_in_processes(asked: Ride, cache: Path) -> Result:
         "down_bytes": report["bytes"]["down"],
         "up_by_formula_bytes": first + offered * numel * CODECS[asked.uplink].bits / 8.0 / asked.sync_period,
         "gradients_bytes": 2.0 * numel * steps,
+        CORPUS: manifest["sha256"],
     }
 
 

@@ -14,13 +14,14 @@ from torch import nn
 from gruppetto.experiments.coarse import COARSE, CoarseTensors
 from gruppetto.experiments.directions import Directions
 from gruppetto.experiments.looking import look_at
-from gruppetto.experiments.material import MATERIAL, Material, open_material
+from gruppetto.experiments.material import Material, open_material
 from gruppetto.experiments.peers.race import race
 from gruppetto.experiments.pretrained import PRETRAINED, MakeModel, TunedTensors, maker, open_text
 from gruppetto.experiments.processes import ride_in_processes
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import protocol_of, training_of, world_of
 from gruppetto.experiments.store import Result
+from gruppetto.experiments.texts import CORPUS
 from gruppetto.experiments.weightings import syncer_weighing
 from gruppetto.report.rundir import TRACE
 from gruppetto.trace.log import TraceWriter
@@ -62,8 +63,7 @@ def ride(asked: Ride, cache: Path) -> Result:
     if pretrained:
         first = make_model(setting.model, material.data.tokenizer.vocab_size)
         result |= {"before tuning": held_out(first, material.data, setting).loss, "after tuning": result["loss"]}
-    if asked.data not in {Ride().data, *MATERIAL}:
-        result["corpus"] = material.data.manifest.sha256  # the ride has only its name
+    result[CORPUS] = material.data.manifest.sha256  # the ride has only its name
     if model is not None:
         result |= look_at(model, asked, setting, material, cache)
     return {key: _number(value) for key, value in result.items()}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gruppetto.experiments.experiment import HOW, Arm, Scale
 from gruppetto.experiments.findings import NOT_MADE, Findings, Judged
+from gruppetto.experiments.texts import several
 from gruppetto.sim.tally import spread
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def table(findings: Findings) -> str:
 
 def _corpus(findings: Findings) -> list[str]:
     if not findings.scale.data:
-        return []
+        mixed = several(findings.texts())
+        return [f"Results of several texts under one name: {mixed}.", ""] if mixed else []
     hashes = " and ".join(findings.corpora())
     return [f"Corpus: `{findings.scale.data}`{f', sha256 {hashes}…' if hashes else ''}.", ""]
 

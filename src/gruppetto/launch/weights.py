@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from gruppetto.config import RunConfig, load_run
-from gruppetto.errors import StateError
+from gruppetto.errors import AddressError, StateError
 from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.launch.papers import looker_papers, looker_papers_in
@@ -30,6 +31,8 @@ class FoundWeights:
     round: int
     tensors: Mapping[str, NDArray[np.float32]]
     config: RunConfig | None
+    file: bytes | None = None
+    """The same as the safetensors file that a syncer gave; None where it was read from a state directory."""
 
 
 def find_weights(source: str, *, certs: str | None = None, token_file: str | None = None) -> FoundWeights:
@@ -55,7 +58,12 @@ def _of_syncer(url: str, papers: Papers, config: RunConfig | None) -> FoundWeigh
     found = fetch_whole_model(url, token=papers.token, tls=papers.tls)
     if found is None:
         raise StateError("holds no weights yet", where=url, fix="wait until its first learner has given it some")
-    return FoundWeights(round=found.round, tensors=safetensors.numpy.load(found.content), config=config)
+    try:
+        tensors = safetensors.numpy.load(found.content)
+    except (safetensors.SafetensorError, ValueError) as error:
+        fix = "give the address of a gruppetto syncer"
+        raise AddressError(f"gives no weights that can be read ({error})", where=url, fix=fix) from error
+    return FoundWeights(round=found.round, tensors=tensors, config=config, file=found.content)
 
 
 def _config_in(directory: Path) -> RunConfig | None:

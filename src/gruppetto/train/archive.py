@@ -93,7 +93,8 @@ def members(path: Path, enters: Callable[[str], bool] = lambda folder: True) -> 
 
     A zip within another archive is a member like others: it cannot be read from the beginning to the end. Links are
     passed over, and a file with holes is one byte 0. Of a zip each name comes once, the last one; of a tar as often as
-    it is there. Raises :class:`DataError` for what is no archive, or damaged, or holds far more than it could of text.
+    it is there, and what follows its end is another tar. Raises :class:`DataError` for what is no archive, or damaged,
+    or holds far more than it could of text.
     """
     if not is_archive(path.name):
         raise DataError("is no archive by its name", where=str(path), fix=f"name one that ends in {', '.join(ENDINGS)}")
@@ -156,7 +157,7 @@ class _Archive:
             opened = PACKINGS[ending](source)
         plain = _Checked(opened, self, inside=prefix) if opened is not source else source
         with self.damage_told(prefix):
-            tar = tarfile.open(fileobj=plain, mode="r|", bufsize=CHUNK_BYTES, tarinfo=_Whole)  # noqa: SIM115
+            tar = _Tars.open(fileobj=plain, mode="r|", bufsize=CHUNK_BYTES, ignore_zeros=True)
         at = prefix
         while True:
             with self.damage_told(at):
@@ -258,17 +259,35 @@ class _Again:
         return data
 
 
-class _Whole(tarfile.TarInfo):
-    """A header that is damaged, or lacks at the end, is no end: tarfile would be silent about what follows."""
+class _Header(tarfile.TarInfo):
+    """One that is damaged, or lacks at the end, is no end: tarfile would be silent about what follows."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        assert isinstance(tarfile_, _Tars)
         try:
-            return super().fromtarfile(tarfile_)
+            header = super().fromtarfile(tarfile_)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            tarfile_.zeros += 1
             raise
+        except tarfile.EmptyHeaderError as error:  # type: ignore[attr-defined]
+            if tarfile_.zeros:
+                raise
+            raise tarfile.ReadError(str(error)) from error
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(str(error)) from error
+        if tarfile_.zeros == 1:  # an end is two of them
+            raise tarfile.ReadError("a block of zeros where a header should be")
+        tarfile_.zeros = 0
+        return header
+
+
+class _Tars(tarfile.TarFile):
+    """One tar, or several one behind the other, as ``cat`` makes them."""
+
+    tarinfo = _Header
+    zeros = 0
+    """Blocks of zeros since the last member."""
 
 
 def _head(body: Source) -> bytes:

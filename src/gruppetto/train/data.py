@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gruppetto.errors import DataError, SettingError
 from gruppetto.train.corpus import Manifest, open_corpus
-from gruppetto.train.setting import TrainSetting, bpe_size
-from gruppetto.train.tokens import ByteTokenizer, TokenArray, Tokenizer, encoded, make_tokenizer
+from gruppetto.train.setting import TrainSetting
+from gruppetto.train.tokens import TokenArray, Tokenizer, encoded, make_tokenizer
 
 __all__ = ["Data", "open_data", "open_tokenizer"]
 
@@ -33,9 +33,7 @@ class Data:
 
 def open_tokenizer(setting: TrainSetting, cache: Path) -> Tokenizer:
     """The tokenizer of a run alone; its corpus is read only where the tokenizer was learned from it."""
-    if bpe_size(setting.data.tokenizer) is None:
-        return ByteTokenizer()
-    return make_tokenizer(setting.data.tokenizer, open_corpus(setting.data.corpus, cache), cache)
+    return make_tokenizer(setting.data.tokenizer, lambda: open_corpus(setting.data.corpus, cache), cache)
 
 
 def open_data(setting: TrainSetting, cache: Path) -> Data:
@@ -47,7 +45,7 @@ def open_data(setting: TrainSetting, cache: Path) -> Data:
     if setting.model.architecture == "vit":
         raise SettingError("reads images, and a corpus is text", where="model.architecture", fix="use llama or hf:NAME")
     corpus = open_corpus(setting.data.corpus, cache)
-    tokenizer = make_tokenizer(setting.data.tokenizer, corpus, cache)
+    tokenizer = make_tokenizer(setting.data.tokenizer, lambda: corpus, cache)
     key = corpus.manifest.sha256
     data = Data(
         tokenizer=tokenizer,

@@ -20,16 +20,44 @@ class Source(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+BUFFER_BYTES = 1 << 16
+
+
+class _Parts:
+    """What has been packed with xz or bzip2, in one part or in several.
+
+    The files of the standard library end without a word where another part is damaged.
+    """
+
+    def __init__(self, source: Source, begin: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
+        self._source, self._begin, self._part = source, begin, begin()
+
+    def read(self, size: int, /) -> bytes:
+        while True:
+            packed = b""
+            if self._part.eof:
+                packed = self._part.unused_data.lstrip(b"\0")  # zeros between parts say nothing
+                while not packed:
+                    if not (more := self._source.read(BUFFER_BYTES)):
+                        return b""
+                    packed = more.lstrip(b"\0")
+                self._part = self._begin()
+            elif self._part.needs_input and not (packed := self._source.read(BUFFER_BYTES)):
+                raise EOFError("it ends early")
+            if data := self._part.decompress(packed, size):
+                return data
+
+
 def _gzip(source: Source) -> Source:
     return gzip.GzipFile(fileobj=cast(IO[bytes], source))
 
 
 def _xz(source: Source) -> Source:
-    return cast(Source, lzma.LZMAFile(cast(IO[bytes], source)))
+    return _Parts(source, lzma.LZMADecompressor)
 
 
 def _bzip2(source: Source) -> Source:
-    return cast(Source, bz2.BZ2File(cast(IO[bytes], source)))
+    return _Parts(source, bz2.BZ2Decompressor)
 
 
 def _zstd(source: Source) -> Source:

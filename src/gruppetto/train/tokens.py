@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -102,14 +102,15 @@ class BpeTokenizer:
         return self._definition
 
 
-def make_tokenizer(name: str, corpus: Corpus, cache: Path) -> Tokenizer:
+def make_tokenizer(name: str, open_corpus: Callable[[], Corpus], cache: Path) -> Tokenizer:
     """The tokenizer called ``bytes`` or ``bpe:N``; N is at most what the corpus has merges for.
 
-    Merges are learned once, from the train part only, and kept in ``cache``.
+    Merges are learned once, from the train part only, and kept in ``cache``. Bytes need no corpus, and open none.
     """
     size = bpe_size(name)
     if size is None:
         return ByteTokenizer()
+    corpus = open_corpus()
     path = cache / f"bpe-{_key(name, corpus.manifest.sha256)}.json"
     if not path.exists():
         publish(path, lambda file: file.write(_learned(size, corpus).encode()))

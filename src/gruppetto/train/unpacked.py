@@ -25,7 +25,7 @@ from gruppetto.train.manifest import Manifest
 
 __all__ = ["Wanted", "hash_of", "open_archive"]
 
-FORMAT = "1"
+FORMAT = "2"
 """Part of the key; raise it when the same archive is to give other documents."""
 MAX_DOCUMENTS = 2**22
 """Their names and places are held in memory."""
@@ -56,13 +56,14 @@ def open_archive(source: str, path: Path, wanted: Wanted, cache: Path) -> Corpus
     if not (flat.exists() and index.exists()):
         unpacking = _Unpacking(path, wanted, digest)
         publish(flat, unpacking.write)
+        _refuse_other_size(flat, unpacking.flat_bytes)  # one that was there already
         try:
             corpus = divide(source, unpacking.documents(flat))
         except DataError:
             flat.unlink(missing_ok=True)  # without an index nobody reads it
             raise
         whole = replace(corpus, manifest=replace(corpus.manifest, skipped=unpacking.skipped))
-        publish(index, lambda file: file.write(_index(whole, flat)))
+        publish(index, lambda file: file.write(_index(whole, unpacking.flat_bytes)))
     corpus = _read(index, flat)
     named = replace(corpus.manifest, source=source, file=path.name, file_sha256=digest)
     return replace(corpus, manifest=named)
@@ -99,6 +100,11 @@ class _Unpacking:
     @property
     def skipped(self) -> int:
         return len(self._skipped)
+
+    @property
+    def flat_bytes(self) -> int:
+        """Of all texts together."""
+        return self._at
 
     def documents(self, flat: Path) -> list[Document]:
         """Sorted by name."""
@@ -193,11 +199,11 @@ class _Unpacking:
             yield text.replace("\0", "").encode("utf-8", "replace")
 
 
-def _index(corpus: Corpus, flat: Path) -> bytes:
+def _index(corpus: Corpus, flat_bytes: int) -> bytes:
     def listed(part: tuple[Document, ...]) -> list[tuple[str, int, int]]:
         return [(span.name, span.start, span.stop) for span in part if isinstance(span, FileSpan)]
 
-    told = {"flat_bytes": flat.stat().st_size, "manifest": asdict(corpus.manifest)}
+    told = {"flat_bytes": flat_bytes, "manifest": asdict(corpus.manifest)}
     return json.dumps({**told, "train": listed(corpus.train), "held_out": listed(corpus.held_out)}).encode()
 
 
@@ -205,16 +211,25 @@ def _read(index: Path, flat: Path) -> Corpus:
     fix = "delete it: it is made again"
     try:
         told = json.loads(index.read_bytes())
-        size_bytes, whole_bytes = flat.stat().st_size, told["flat_bytes"]
+        whole_bytes = told["flat_bytes"]
         train, held_out = (_spans(told[part], flat) for part in ("train", "held_out"))
         corpus = Corpus(train=train, held_out=held_out, manifest=Manifest(**told["manifest"]))
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(index), fix=fix) from error
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise DataError("is no index of an archive", where=str(index), fix=fix) from error
+    _refuse_other_size(flat, whole_bytes)
+    return corpus
+
+
+def _refuse_other_size(flat: Path, whole_bytes: int) -> None:
+    fix = "delete it: it is made again"
+    try:
+        size_bytes = flat.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", where=str(flat), fix=fix) from error
     if size_bytes != whole_bytes:
         raise DataError(f"is not whole ({size_bytes} bytes)", where=str(flat), fix=fix)
-    return corpus
 
 
 def _spans(listed: Any, flat: Path) -> tuple[Document, ...]:

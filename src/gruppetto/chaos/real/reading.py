@@ -13,7 +13,7 @@ from gruppetto.chaos.real.kinds import KINDS, SYNCER
 from gruppetto.chaos.real.plan import ChaosSetting, CompareSetting, Expectations, LiveFault, LivePlan
 from gruppetto.config import load_run, to_toml
 from gruppetto.config.kinds import check_keys, read_list, read_table, shown
-from gruppetto.config.load import LISTS, read_toml
+from gruppetto.config.load import LISTS, check_tables, read_toml
 from gruppetto.config.load import TABLES as RUN_TABLES
 from gruppetto.config.virtual import VIRTUAL_TABLES
 from gruppetto.config.write import section
@@ -41,7 +41,7 @@ def read_live_plan(
     content = read_toml(file, what="PLAN.toml or a RUN.toml")
     run = {name: value for name, value in content.items() if name not in (*TABLES, *VIRTUAL_TABLES)}
     try:
-        check_keys(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, *LISTS), where=str(file))
+        check_tables(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, *LISTS), where=str(file))
         config = load_run(file, content=run, overrides=overrides, preset=preset)
         chaos: ChaosSetting = read_table(ChaosSetting, content, "chaos")
         compare: CompareSetting = read_table(CompareSetting, content, "compare")

@@ -25,6 +25,7 @@ from gruppetto.experiments.peers.mishaps import SLOW, SPOILT
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.settings import training_of
 from gruppetto.experiments.store import Result
+from gruppetto.experiments.texts import CORPUS
 
 __all__ = ["PEERS", "find_peers", "race"]
 
@@ -62,7 +63,7 @@ def race(asked: Ride, cache: Path) -> Result:
         raise RunFailed(f"{asked.peer} is not there: make an environment as gruppetto.experiments.peers says")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         place = Path(directory)
-        _lay_out(asked, place, cache)
+        sha256 = _lay_out(asked, place, cache)
         command = [
             sys.executable,
             "-m",
@@ -74,11 +75,11 @@ def race(asked: Ride, cache: Path) -> Result:
         ]
         apart = _may_be_apart()
         found: Result = json.loads(said_by([*APART, *command] if apart else command))
-    return {**found, "lines": _lines_changed(asked.peer), **({} if apart else {"bytes": None})}
+    return {**found, "lines": _lines_changed(asked.peer), CORPUS: sha256, **({} if apart else {"bytes": None})}
 
 
-def _lay_out(asked: Ride, place: Path, cache: Path) -> None:
-    """Setting and data, where workers look for them."""
+def _lay_out(asked: Ride, place: Path, cache: Path) -> str:
+    """Setting and data, where workers look for them; the hash of the data."""
     model = MODELS[asked.model]
     data = open_material(asked.data, training_of(asked), cache).data
     for name, part in (("train", data.train), ("held_out", data.held_out)):
@@ -99,6 +100,7 @@ def _lay_out(asked: Ride, place: Path, cache: Path) -> None:
         slow=SLOW if asked.mishap == "slow" else None,
         spoilt=(SPOILT, asked.rounds // 4) if asked.mishap == "spoilt" else None,
     ).write(place)
+    return data.manifest.sha256
 
 
 def _may_be_apart() -> bool:
