@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gruppetto.files import content_of
 from gruppetto.protocol.units import Epoch, Round
 from gruppetto.runtime.commits import MOST
 from gruppetto.runtime.durable import force_directory, write_durably
@@ -93,7 +94,7 @@ class Authority:
     def lease(self, epoch: Epoch) -> Lease | None:
         """What that life last said; None if it cannot be read, or is not what was written."""
         try:
-            found = _READ.fullmatch(self._file(epoch).read_bytes())
+            found = _READ.fullmatch(content_of(self._file(epoch)))
         except OSError:
             return None
         if found is None or f"{checksum(found.group(1)):08x}".encode() != found.group(7):
@@ -106,7 +107,7 @@ class Authority:
     def is_of_an_older_version(self, epoch: Epoch) -> bool:
         """That life left a word of another format: nothing is damaged, though nobody can vouch for it."""
         try:
-            return _OLDER.fullmatch(self._file(epoch).read_bytes()) is not None
+            return _OLDER.fullmatch(content_of(self._file(epoch))) is not None
         except OSError:
             return False
 
