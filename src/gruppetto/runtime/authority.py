@@ -33,7 +33,7 @@ from gruppetto.runtime.commits import MOST
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import checksum
 
-__all__ = ["EPOCHS", "Authority", "Lease", "is_lived_in"]
+__all__ = ["EPOCHS", "Authority", "Lease", "has_ended", "is_lived_in"]
 
 EPOCHS = "epochs"
 _NAME = re.compile(r"\d{5,}")
@@ -232,6 +232,17 @@ def is_lived_in(path: Path) -> bool:
     authority = Authority(path)
     try:
         return not authority.take_lock()
+    except OSError:
+        return False
+    finally:
+        authority.close()
+
+
+def has_ended(path: Path) -> bool:
+    """Whether nobody lives in a state directory any more. Of what cannot be looked at, that is not said."""
+    authority = Authority(path)
+    try:
+        return authority.take_lock()
     except OSError:
         return False
     finally:
