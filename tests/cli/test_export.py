@@ -39,3 +39,15 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert main(["export", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"gruppetto: {says}")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("verb", ["export", "resume"])
+@pytest.mark.parametrize("torn", ['{"trace"', '{"trace":1,"started_at":1796'])
+def test_a_trace_that_was_torn_within_its_first_line_is_no_traceback(
+    verb: str, torn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text("[run]\nrounds = 9\n", encoding="utf-8")
+    (tmp_path / "trace.jsonl").write_text(torn, encoding="utf-8")
+    assert main([verb, str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("gruppetto: ") and told.count("\n") == 1
