@@ -556,6 +556,12 @@ def test_a_model_without_anything_to_train() -> None:
         gruppetto.Learner(model, optimizer, syncer="localhost")
 
 
+def test_a_model_of_shapes_without_elements() -> None:
+    model = nn.ParameterList([torch.empty(0, 3), torch.empty(2, 0)])
+    with pytest.raises(LayoutError, match="model: its trainable parameters have no elements; give them a shape"):
+        gruppetto.Learner(model, adamw(model), syncer="localhost")
+
+
 # ── the package ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 

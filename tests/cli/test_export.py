@@ -72,3 +72,15 @@ def test_what_is_no_weights_is_not_passed_on(strange: str, tmp_path: Path, capsy
     assert main(["export", strange, "--format", "safetensors", "--out", str(tmp_path / "a.safetensors")]) == 2
     assert capsys.readouterr().err.startswith(f"gruppetto: {strange}: gives no weights that can be read (")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["export", "resume"])
+@pytest.mark.parametrize("torn", ['{"trace"', '{"trace":1,"started_at":1796'])
+def test_a_trace_that_was_torn_within_its_first_line_is_no_traceback(
+    verb: str, torn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text("[run]\nrounds = 9\n", encoding="utf-8")
+    (tmp_path / "trace.jsonl").write_text(torn, encoding="utf-8")
+    assert main([verb, str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("gruppetto: ") and told.count("\n") == 1

@@ -140,6 +140,12 @@ def test_a_table_is_made_of_whatever_runs_come_to(spoilt: str, which: str, tmp_p
             assert {judged.verdict.share for judged in found.judged()} <= {0.0, None}
 
 
+def test_a_ratio_without_end_is_no_share_on_either_side(tmp_path: Path) -> None:
+    for low in (1e99, -1e99):
+        found = findings(tmp_path / str(low), [low, low], [1e-300, 1e-300])
+        assert json.dumps(found.as_json(), allow_nan=False)
+
+
 def test_within_is_a_share_of_what_it_is_compared_with(tmp_path: Path) -> None:
     close = Ordering(less="good", more="bad", says="", within=0.02)
     found = findings(tmp_path, [1.011, 2.021, 3.03], [1.0, 2.0, 3.0], orderings=lambda scale: [close])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gruppetto.attach.shards import room_like
 from gruppetto.errors import StateError
+from gruppetto.files import content_of, open_file
 from gruppetto.runtime.donation import digest_of
 from gruppetto.runtime.durable import force_file
 
@@ -150,10 +151,10 @@ def age_of(path: Path) -> tuple[int, str]:
 
 def facts_of(path: Path) -> Facts:
     try:
-        facts = msgspec.json.decode((path / FACTS_FILE).read_bytes(), type=Facts)
+        facts = msgspec.json.decode(content_of(path / FACTS_FILE), type=Facts)
     except OSError as wrong:
         raise StateError(f"is no whole checkpoint ({wrong.strerror})", where=str(path)) from wrong
-    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise StateError(f"is damaged ({wrong})", where=str(path)) from wrong
     if facts.format not in (1, FORMAT):
         raise StateError(f"has format {facts.format}, not {FORMAT}", where=str(path))
@@ -180,7 +181,7 @@ def check_files(path: Path, facts: Facts) -> None:
 def file_digest(path: Path) -> str:
     """Of a file, by its chunks: a digest of digests."""
     digests = []
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while chunk := file.read(READ_BYTES):
             digests.append(digest_of(chunk))
     return digest_of("".join(digests).encode())

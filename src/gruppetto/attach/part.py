@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from gruppetto.attach.checkpoints import Checkpoints, is_checkpoint
 from gruppetto.attach.optimizers import Optimizers, as_one
 from gruppetto.errors import StateError
+from gruppetto.files import content_of, json_in
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.manifest import BY_TIMER
 from gruppetto.runtime.wire import checksum
@@ -186,10 +187,10 @@ def remove_unneeded(directory: Path, needed: Collection[str]) -> None:
 def read_files(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(tensors, the rest) of what :func:`write_files` wrote, checked. Raises :class:`StateError`."""
     try:
-        rest: dict[str, Any] = json.loads((place / REST).read_bytes())
+        rest: dict[str, Any] = json_in(place / REST)
         if rest["version"] != PART_VERSION:
             raise ValueError(f"it has format {rest['version']}, and {PART_VERSION} is read here")
-        data = (place / TENSORS).read_bytes()
+        data = content_of(place / TENSORS)
         if (len(data), checksum(data)) != (rest["tensors"]["size_bytes"], rest["tensors"]["checksum"]):
             raise ValueError("the checksum of its tensors is wrong")
         return safetensors.torch.load(data), rest

@@ -91,6 +91,12 @@ class FlatModel:
             raise LayoutError(
                 f"the model has no {what}", where="model", fix="set requires_grad on what is to be trained"
             )
+        if not any(parameter.numel() for parameter in self._parameters.values()):
+            raise LayoutError(
+                "its trainable parameters have no elements" if trainable_only else "its parameters have no elements",
+                where="model",
+                fix="give them a shape without a 0",
+            )
         _check_apart(self._parameters)
         self.layout = Layout(tensors=tuple(specs))
         self.fragmentation: Fragmentation | None = None

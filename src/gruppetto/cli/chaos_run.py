@@ -15,6 +15,7 @@ from gruppetto.chaos.real.plan import LivePlan
 from gruppetto.chaos.real.verdict import judge
 from gruppetto.cli.train import ride_and_report
 from gruppetto.errors import DataError, RunFailed
+from gruppetto.files import json_in
 from gruppetto.report.rundir import RIVALS, VERDICT, write_report
 from gruppetto.runtime.clock import MonotonicClock
 
@@ -102,7 +103,9 @@ def _conclude(plan: LivePlan, directory: Path, calm: Sequence[Path]) -> Verdict:
 
 
 def _last_loss(directory: Path) -> float | None:
-    report = directory / "report.json"
-    figures = json.loads(report.read_bytes()) if report.exists() else write_report(directory).figures
-    loss = figures["eval"]["loss"]
+    try:
+        loss = json_in(directory / "report.json")["eval"]["loss"]
+        return None if loss is None else float(loss)
+    except (OSError, ValueError, LookupError, TypeError):  # not made yet, or damaged
+        loss = write_report(directory).figures["eval"]["loss"]
     return None if loss is None else float(loss)

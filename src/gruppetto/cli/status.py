@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import sys
 import time
@@ -18,6 +17,7 @@ import tyro
 from gruppetto.cli.flags import exactly_one, positional, print_json, read_flags, refuse_missing
 from gruppetto.cli.status_of_the_dead import deaths_in, status_of_report, status_of_state
 from gruppetto.errors import AddressError, ConnectionLost, DataError, GruppettoError, SettingError
+from gruppetto.files import json_in
 from gruppetto.launch.ask import AlarmSeen, find_endpoint, find_endpoints_beside
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
@@ -258,9 +258,9 @@ class _Report(msgspec.Struct):
 def _read(path: Path, shape: type[_Processes | _Report]) -> dict[str, Any]:
     """A file of a run. What is damaged counts as not there: the trace, or the state, still tells."""
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = json_in(path)
         msgspec.convert(content, shape)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return content
 

@@ -23,6 +23,7 @@ from gruppetto.config.load import read_toml
 from gruppetto.config.virtual import VirtualTable, as_toml, read_guests, read_virtual, setting_of
 from gruppetto.config.write import END, write_run
 from gruppetto.errors import SettingError
+from gruppetto.files import json_in
 from gruppetto.report.rundir import RIVALS, RUN, TRACE, TRAIN_LOG, VIRTUAL, Report, write_report
 from gruppetto.runtime.clock import Clock, MonotonicClock
 from gruppetto.sim.mishaps import SYNCER, Mishap, MishapKind, with_recovery
@@ -184,9 +185,9 @@ def ride_virtually(
 
 def _rival(system: str, asked: VirtualPlan, place: Path, cache: Path) -> list[tuple[float, float]]:
     """Run it, unless that has been done, and leave what a report reads: (virtual seconds, loss)."""
-    if (place / VIRTUAL).exists():
-        return [(at_s, loss) for at_s, _, loss in json.loads((place / VIRTUAL).read_bytes())["curve"]]
-    shutil.rmtree(place, ignore_errors=True)  # of one that was interrupted
+    with suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+        return [(float(at_s), float(loss)) for at_s, _, loss in json_in(place / VIRTUAL)["curve"]]
+    shutil.rmtree(place, ignore_errors=True)  # of one that was interrupted, or whose figures are damaged
     from gruppetto.train.data import open_data
     from gruppetto.train.log import TrainLog
     from gruppetto.train.virtual_rivals import train_rival

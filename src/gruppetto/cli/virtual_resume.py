@@ -47,4 +47,6 @@ def _place(directory: Path, out: str | None) -> Iterator[Path]:
 
 
 def _is_said_by(trace: Path) -> bool:
-    return is_trace(trace) and bool(next(iter(read_trace(trace))).data.get("virtual"))
+    """A trace that was torn within its first line says nothing yet."""
+    first = next(iter(read_trace(trace)), None) if is_trace(trace) else None
+    return first is not None and bool(first.data.get("virtual"))

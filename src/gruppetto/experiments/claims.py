@@ -29,6 +29,7 @@ from pathlib import Path
 
 import msgspec
 
+from gruppetto.files import open_file
 from gruppetto.runtime.clock import Clock, MonotonicClock
 
 __all__ = ["LEASE_S", "Claims", "this_machine"]
@@ -196,7 +197,7 @@ def this_machine() -> str:
 def _content(path: Path) -> bytes | None:
     """Opened anew each time, so that a network file system asks its server. None: it is gone."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(_MOST_BYTES)
     except FileNotFoundError:
         return None
@@ -205,7 +206,7 @@ def _content(path: Path) -> bytes | None:
 def _read(content: bytes | None) -> _Word | None:
     try:
         return None if content is None else msgspec.json.decode(content, type=_Word)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None  # just being made, or somebody else's
 
 

@@ -119,7 +119,7 @@ class Findings:
         shares, ruined, spared, lacking = list[float](), 0, 0, False
         for seed in seeds:
             low, high = (read(ordering.value, self._store[a.under(seed)], self._other(a, seed)) for a in (less, more))
-            if low is not None and high is not None and high > 0 and low / high < LARGEST:
+            if low is not None and high is not None and high > 0 and abs(low / high) < LARGEST:
                 shares.append(low / high - 1.0)
             elif ordering.value is LOSS.value and (low is None) != (high is None):
                 ruined, spared = ruined + (low is None), spared + (high is None)

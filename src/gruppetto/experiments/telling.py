@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gruppetto.experiments.experiment import HOW, Arm, Scale
 from gruppetto.experiments.findings import NOT_MADE, Findings, Judged
 from gruppetto.experiments.texts import several
+from gruppetto.files import json_in
 from gruppetto.sim.tally import spread
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def kept_for(findings: Findings, place: Path) -> str:
     That is arms, where a part of them was asked for, and more seeds.
     """
     try:
-        told = json.loads((place / f"{_stem(findings)}.json").read_bytes())["arms"]
+        told = json_in(place / f"{_stem(findings)}.json")["arms"]
         there = {str(each["arm"]): int(each["seeds"]) for each in told if each["seeds"]}
     except (OSError, ValueError, LookupError, TypeError):
         return ""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
+from gruppetto.files import json_in
 from gruppetto.home import at_home
 from gruppetto.launch.unanswered import unanswered
 from gruppetto.runtime.address import SyncerAddress
@@ -65,7 +66,7 @@ def find_endpoint(directory: Path) -> Endpoint | None:
     """What a syncer wrote into its state directory, or into ``syncer/`` of a run directory; None if it has not yet."""
     for place in (directory / ENDPOINT_FILE, directory / "syncer" / ENDPOINT_FILE):
         try:
-            said = json.loads(place.read_bytes())
+            said = json_in(place)
             return Endpoint(url=str(said["url"]), pid=int(said["pid"]), control=str(said.get("control", "")))
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -84,7 +84,7 @@ def _ask(
         raise AddressError(f"answered {error.code} {said[:200]}", where=url, fix="check the address") from error
     except (OSError, http.client.HTTPException) as error:
         raise unanswered(url, error, tls) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AddressError("does not answer like a syncer", where=url, fix="give the address of one") from error
     if not isinstance(report, dict) or not {"mark", "stage"} <= report.keys():
         raise AddressError("does not answer like a syncer", where=url, fix="give the address of one")
@@ -94,5 +94,5 @@ def _ask(
 def _why(said: str) -> str:
     try:
         return str(json.loads(said)["why"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return said.removeprefix("checkpoint: ")

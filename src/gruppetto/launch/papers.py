@@ -6,6 +6,7 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 
+from gruppetto.files import content_of
 from gruppetto.home import at_home
 from gruppetto.launch.ask import read_token
 from gruppetto.report.rundir import RUN
@@ -37,7 +38,7 @@ def looker_papers(certs: str | None, token_file: str | None) -> Papers:
 def looker_papers_in(directory: Path, certs: str | None, token_file: str | None) -> Papers:
     """The same for a run directory of this machine, whose settings say where its papers lie."""
     if certs is None and token_file is None:
-        with suppress(OSError, ValueError):
-            place = tomllib.loads((directory / RUN).read_text(encoding="utf-8")).get("syncer", {})
+        with suppress(OSError, ValueError, AttributeError, RecursionError):  # others judge what its settings are
+            place = tomllib.loads(content_of(directory / RUN).decode()).get("syncer", {})
             certs, token_file = place.get("certs"), place.get("token_file")
     return looker_papers(certs, token_file)

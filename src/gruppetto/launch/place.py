@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gruppetto.errors import DataError, StateError
+from gruppetto.files import open_file
 from gruppetto.report.rundir import PLAN, PROCESSES, RUN, TRACE, TRAIN_LOG
 from gruppetto.trace.log import Record, is_trace, read_trace
 
@@ -69,7 +70,7 @@ def held_directory(directory: Path) -> Iterator[None]:
 def is_held(directory: Path) -> bool:
     """Whether somebody runs something in ``directory`` at this moment."""
     try:
-        with (directory / LOCK).open("rb") as file:
+        with open_file(directory / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

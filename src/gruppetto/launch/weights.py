@@ -17,11 +17,15 @@ from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.report.rundir import RUN
+from gruppetto.runtime.authority import has_ended
 from gruppetto.runtime.saved_model import load_model
 from gruppetto.runtime.security.places import Papers
 from gruppetto.runtime.store import holds_commits
 
 __all__ = ["FoundWeights", "find_weights"]
+
+SYNCER = "syncer"
+"""The state directory, in a run directory without settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +49,9 @@ def find_weights(source: str, *, certs: str | None = None, token_file: str | Non
     if not directory.is_dir():
         return _of_syncer(source, looker_papers(certs, token_file), None)
     config = _config_in(directory)
-    state = directory
-    if config is not None and not holds_commits(directory):
-        state = directory / config.syncer.state
-    if (endpoint := find_endpoint(state)) is not None:
+    state = _state_in(directory, config)
+    # One that was killed has left its address, at which somebody else may listen by now: another run's syncer.
+    if (endpoint := find_endpoint(state)) is not None and not (holds_commits(state) and has_ended(state)):
         return _of_syncer(endpoint.url, looker_papers_in(directory, certs, token_file), config)
     round, tensors = load_model(state)
     return FoundWeights(round=round, tensors=tensors, config=config)
@@ -64,6 +67,15 @@ def _of_syncer(url: str, papers: Papers, config: RunConfig | None) -> FoundWeigh
         fix = "give the address of a gruppetto syncer"
         raise AddressError(f"gives no weights that can be read ({error})", where=url, fix=fix) from error
     return FoundWeights(round=found.round, tensors=tensors, config=config, file=found.content)
+
+
+def _state_in(directory: Path, config: RunConfig | None) -> Path:
+    """Where the syncer of a run directory keeps its state; ``directory`` itself may be such a place."""
+    if holds_commits(directory):
+        return directory
+    if config is not None:
+        return directory / config.syncer.state
+    return directory / SYNCER if holds_commits(directory / SYNCER) else directory
 
 
 def _config_in(directory: Path) -> RunConfig | None:

@@ -22,6 +22,12 @@ LEAST_EXCESS = 2.0
 """Half of all honest contributions are longer, and heavier, than their median."""
 MAX_LEARNERS = 4096
 """A bound on membership, so that no stream of fresh names can fill the syncer's memory."""
+MAX_ROUNDS = 10**12
+"""Far below what counters of rounds may say to others, so that a run with an end gets there."""
+LEAST_LIVENESS_S = 0.01
+"""What is said within less is not heard in time, on any machine."""
+MAX_SECONDS = 1e6
+"""Eleven days. Waiting for much longer overflows in the system's own calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +122,7 @@ class ProtocolSetting:
             if getattr(self, name) < 0:
                 raise SettingError(f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use 0 or more")
         for name, most in (
+            ("rounds", MAX_ROUNDS),
             ("num_learners", MAX_LEARNERS),
             ("num_fragments", MAX_FRAGMENTS),
             ("sync_period", MAX_SYNC_PERIOD),
@@ -152,10 +159,18 @@ class ProtocolSetting:
                     fix=f"use {LEAST_EXCESS:g} or more: half of all honest contributions are above the usual one",
                 )
         for name in ("liveness_s", "start_timeout_s", "checkpoint_timeout_s"):
-            if not getattr(self, name) > 0:
+            if not 0 < (value := getattr(self, name)) <= MAX_SECONDS:
                 raise SettingError(
-                    f"{name} is {getattr(self, name)}", where=f"run.{name}", fix="use more than 0 seconds"
+                    f"{name} is {value}",
+                    where=f"run.{name}",
+                    fix=f"use more than 0 seconds, {MAX_SECONDS:g} at most",
                 )
+        if self.liveness_s < LEAST_LIVENESS_S:
+            raise SettingError(
+                f"liveness_s is {self.liveness_s}",
+                where="run.liveness_s",
+                fix=f"use {LEAST_LIVENESS_S:g} seconds or more, or nobody is ever heard in time",
+            )
 
     def _check_what_goes_together(self) -> None:
         if self.min_quorum > self.num_learners:

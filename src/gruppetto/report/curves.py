@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import DataError
+from gruppetto.files import content_of
 from gruppetto.trace.measures import Measures
 
 __all__ = ["Curve", "curve_of_rival", "curve_of_run", "read_train_log"]
@@ -55,14 +56,14 @@ def curve_of_rival(records: Sequence[Mapping[str, Any]], label: str, num_learner
 def read_train_log(path: Path) -> list[dict[str, Any]]:
     """The records of a training log; :class:`DataError` with the line for what is none. A torn last line is skipped."""
     records = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+    for number, line in enumerate(content_of(path).splitlines(keepends=True), start=1):
         if not line.endswith(b"\n"):
             break
         try:
             record = json.loads(line)
             for key in ("kind", "who", "round", "tokens", "loss", "t"):
                 record[key]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"is no record of a training log ({error!r})", where=f"{path}:{number}") from error
         records.append(record)
     return records

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import DataError
+from gruppetto.files import content_of, json_in
 from gruppetto.report.curves import Curve, curve_of_rival, curve_of_run, read_train_log
 from gruppetto.report.page import page
 from gruppetto.report.story import story
@@ -156,7 +157,7 @@ def _read(directory: Path) -> _Run:
 def _plan(directory: Path) -> Mapping[str, Any]:
     path = directory / PLAN
     try:
-        plan: Mapping[str, Any] = json.loads(path.read_bytes())
+        plan: Mapping[str, Any] = json_in(path)
         for key in ("mode", "setting", "num_learners"):
             plan[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -184,7 +185,7 @@ def _draw(directory: Path, run: _Run, curves: Sequence[Curve]) -> tuple[dict[str
 
 def _verdict(path: Path) -> dict[str, Any]:
     try:
-        verdict: dict[str, Any] = json.loads(path.read_bytes())
+        verdict: dict[str, Any] = json_in(path)
         for check in verdict["checks"]:
             check["name"], check["state"], check["text"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -193,7 +194,7 @@ def _verdict(path: Path) -> dict[str, Any]:
 
 
 def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return content_of(path).decode(errors="replace") if path.exists() else ""
 
 
 def _write(path: Path, text: str) -> None:

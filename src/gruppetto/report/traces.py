@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gruppetto.files import content_of
 from gruppetto.numerics.deal import MAX_SHARDS
 from gruppetto.trace.measures import Measures
 from gruppetto.trace.metrics import measure
@@ -50,7 +51,7 @@ def _others(trace: Path) -> dict[int, Path]:
 def _num_shards(trace: Path, settings: Path) -> int:
     """Of the run, by its settings or by its traces."""
     try:
-        said = tomllib.loads(settings.read_text(encoding="utf-8"))["syncer"]["shards"]
-    except (OSError, ValueError, LookupError, TypeError):
+        said = tomllib.loads(content_of(settings).decode())["syncer"]["shards"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         said = 1
     return max(min(said, MAX_SHARDS) if isinstance(said, int) else 1, 1, *_others(trace))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Protocol
 
 from gruppetto.errors import AddressError
+from gruppetto.files import json_in
 from gruppetto.home import at_home
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.mailbox.address import SCHEME, MailboxAddress
@@ -49,7 +49,7 @@ class Directory:
     def addresses(self) -> tuple[SyncerAddress, ...]:
         for place in (self._path / ENDPOINT_FILE, self._path / "syncer" / ENDPOINT_FILE):
             try:
-                self._last = (SyncerAddress.parse(json.loads(place.read_bytes())["url"]),)
+                self._last = (SyncerAddress.parse(json_in(place)["url"]),)
                 break
             except (OSError, ValueError, KeyError, TypeError):  # an AddressError is a ValueError
                 continue

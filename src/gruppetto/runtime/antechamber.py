@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import ssl
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from gruppetto.files import json_in
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.address_book import ENDPOINT_FILE
 from gruppetto.runtime.listening import cannot_listen, listening
@@ -79,7 +79,7 @@ async def _healthz(request: web.Request) -> web.StreamResponse:
 def who_serves(state: Path) -> str:
     """The address that a syncer has left in its state directory; "" if there is none, or none that leads anywhere."""
     try:
-        found = SyncerAddress.parse(json.loads((state / ENDPOINT_FILE).read_bytes())["url"])
+        found = SyncerAddress.parse(json_in(state / ENDPOINT_FILE)["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return "" if found.host in NOWHERE else str(found)

@@ -27,12 +27,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gruppetto.files import content_of
 from gruppetto.protocol.units import Epoch, Round
 from gruppetto.runtime.commits import MOST
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import checksum
 
-__all__ = ["EPOCHS", "Authority", "Lease", "is_lived_in"]
+__all__ = ["EPOCHS", "Authority", "Lease", "has_ended", "is_lived_in"]
 
 EPOCHS = "epochs"
 _NAME = re.compile(r"\d{5,}")
@@ -93,7 +94,7 @@ class Authority:
     def lease(self, epoch: Epoch) -> Lease | None:
         """What that life last said; None if it cannot be read, or is not what was written."""
         try:
-            found = _READ.fullmatch(self._file(epoch).read_bytes())
+            found = _READ.fullmatch(content_of(self._file(epoch)))
         except OSError:
             return None
         if found is None or f"{checksum(found.group(1)):08x}".encode() != found.group(7):
@@ -106,7 +107,7 @@ class Authority:
     def is_of_an_older_version(self, epoch: Epoch) -> bool:
         """That life left a word of another format: nothing is damaged, though nobody can vouch for it."""
         try:
-            return _OLDER.fullmatch(self._file(epoch).read_bytes()) is not None
+            return _OLDER.fullmatch(content_of(self._file(epoch))) is not None
         except OSError:
             return False
 
@@ -231,6 +232,17 @@ def is_lived_in(path: Path) -> bool:
     authority = Authority(path)
     try:
         return not authority.take_lock()
+    except OSError:
+        return False
+    finally:
+        authority.close()
+
+
+def has_ended(path: Path) -> bool:
+    """Whether nobody lives in a state directory any more. Of what cannot be looked at, that is not said."""
+    authority = Authority(path)
+    try:
+        return authority.take_lock()
     except OSError:
         return False
     finally:

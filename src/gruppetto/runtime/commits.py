@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gruppetto.files import open_file
 from gruppetto.numerics.codec import Buffer
 from gruppetto.numerics.deal import WHOLE
 from gruppetto.numerics.downlink import Kept
@@ -114,7 +115,7 @@ class Place:
     def read(self, directory: Path) -> tuple[Float32, Kept]:
         """The value, checked. Raises :class:`DamagedError`."""
         try:
-            with (directory / self.file).open("rb") as file:
+            with open_file(directory / self.file) as file:
                 file.seek(self.offset)
                 data = file.read(self.size_bytes)
         except FileNotFoundError:
@@ -157,7 +158,7 @@ class Commit:
     def read(cls, path: Path) -> Commit:
         """The record of a commit. Raises :class:`DamagedError`, or :class:`NotImplementedError` with another format."""
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - _TRAILER_BYTES))
                 trailer = _TRAILER.fullmatch(file.read())

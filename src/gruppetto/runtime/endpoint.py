@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gruppetto.files import content_of
 from gruppetto.runtime.address_book import ENDPOINT_FILE
 from gruppetto.runtime.durable import write_durably
 from gruppetto.runtime.store import cannot_write
@@ -38,7 +39,7 @@ def forget_endpoint(state: Path, endpoint: Endpoint) -> None:
     """Unless it is another syncer's by now."""
     path = state / ENDPOINT_FILE
     with suppress(OSError):
-        if path.read_bytes() == _spelled(endpoint):
+        if content_of(path) == _spelled(endpoint):
             path.unlink()
 
 

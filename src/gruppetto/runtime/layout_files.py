@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from gruppetto.errors import LayoutError
+from gruppetto.files import json_in
 from gruppetto.numerics.layout import Layout
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.store_errors import damaged
@@ -25,9 +26,7 @@ def write_layout(directory: Path, layout: Layout) -> None:
 
 def read_layout(path: Path, layout_hash: str) -> Layout:
     try:
-        layout = Layout.from_dict(json.loads(path.read_bytes()))
-    except RecursionError as wrong:
-        raise damaged(path, "it is nested too deeply") from wrong
+        layout = Layout.from_dict(json_in(path))
     except (OSError, ValueError) as wrong:  # LayoutError is a ValueError
         raise damaged(path, str(wrong) if not isinstance(wrong, LayoutError) else wrong.what) from wrong
     if layout.layout_hash != layout_hash:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gruppetto.errors import StateError
+from gruppetto.files import content_of
 from gruppetto.protocol.units import Epoch, Incarnation, LearnerId, Round
 from gruppetto.runtime.durable import force_directory, write_durably
 from gruppetto.runtime.wire import checksum
@@ -66,7 +67,7 @@ class Manifest:
 def read_manifest(place: Path) -> Manifest:
     """The manifest of the checkpoint in ``place``. Raises :class:`StateError` if there is none, or a damaged one."""
     try:
-        data = (place / MANIFEST).read_bytes()
+        data = content_of(place / MANIFEST)
     except FileNotFoundError as wrong:
         raise StateError(
             "is no complete checkpoint", where=str(place), fix="name one that `gruppetto checkpoint` printed"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gruppetto.errors import StateError
+from gruppetto.files import content_of
 from gruppetto.protocol.actions import Checkpoint, CheckpointClosed, CheckpointRefused
 from gruppetto.protocol.events import CheckpointRecorded, SyncerEvent, TakeCheckpoint
 from gruppetto.protocol.state import without_the_absent
@@ -222,7 +223,7 @@ def install(checkpoint: Path, state: Path) -> Manifest:
 def goes_on_from(checkpoint: Path, state: Path) -> bool:
     """Whether the run in ``state`` was begun from this very checkpoint: then it is not to be put back again."""
     try:
-        begun_from = (state / BEGUN_FROM).read_bytes()
+        begun_from = content_of(state / BEGUN_FROM)
     except OSError:
         return False
     return holds_commits(state) and begun_from == identity_of(checkpoint)

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO, Literal, Self
 import msgspec
 
 from gruppetto.errors import DataError, StateError
+from gruppetto.files import open_file
 from gruppetto.protocol.actions import LearnerAction, SyncerAction
 from gruppetto.protocol.events import LearnerEvent, SyncerEvent
 from gruppetto.trace.schema import TRACE_VERSION, data_of, encode_line
@@ -188,7 +189,7 @@ def read_trace(path: Path) -> Iterator[Header | Record]:
     else that is not a trace.
     """
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise DataError(
             f"cannot be read ({error.strerror})", where=str(path), fix="name a trace.jsonl or a run directory"
