@@ -45,7 +45,7 @@ class BodyStream(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self.received_bytes = 0
-        """Since it was made, TLS's own not among them."""
+        """Since it was made, by the transport and past it, TLS's own not among them."""
         self._sending = False
         self._sink: Sink | None = None
         self._moved: Callable[[], None] | None = None
@@ -103,8 +103,7 @@ class BodyStream(asyncio.BufferedProtocol):
             if filled is not None and not filled.done():
                 filled.set_result(None)
 
-    @staticmethod
-    def _take_more(sink: Sink, source: socket.socket) -> None:
+    def _take_more(self, sink: Sink, source: socket.socket) -> None:
         """What is here already, past the event loop."""
         with suppress(OSError):  # nothing is; or it is broken, which the transport finds out too
             for _ in range(CHUNKS_A_TURN - 1):
@@ -113,6 +112,7 @@ class BodyStream(asyncio.BufferedProtocol):
                 came = source.recv_into(sink.room()[:CHUNK_BYTES])
                 if not came:
                     return
+                self.received_bytes += came
                 sink.wrote(came)
 
     def pause_writing(self) -> None:
