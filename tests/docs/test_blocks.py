@@ -135,7 +135,7 @@ def understand(command: str, place: str, monkeypatch: pytest.MonkeyPatch) -> Non
                     module.main(arguments)
                 except Understood as understood:
                     if verb == "syncer":
-                        refuse_exposed(understood.flags, place, command)
+                        would_serve(understood.flags, place, command)
                     return
                 except Exception as wrong:
                     pytest.fail(f"{place}: {command}: {wrong}")
@@ -150,15 +150,19 @@ def understand(command: str, place: str, monkeypatch: pytest.MonkeyPatch) -> Non
             pytest.fail(f"{place}: nobody can tell whether {words[0]} would understand this; use run: sh or not run")
 
 
-def refuse_exposed(given: Any, place: str, command: str) -> None:
-    """A syncer would listen where this says, with the papers that it names. Its files are not looked for: the reader's
-    RUN.toml and state are not here, so the flags alone have to say what is needed."""
+def would_serve(given: Any, place: str, command: str) -> None:
+    """A syncer would listen where this says, with the papers that it names, and not warn of its settings.
+
+    Its files are not looked for: the reader's RUN.toml and state are not here, so the flags alone have to say enough.
+    """
     token_file = "a-token"
     Path(token_file).write_text("a token\n")
     here = replace(given, run=(), state=None, token_file=token_file if given.token_file else None)
     shard = ONE if given.shard is None else Shard.parse(given.shard)
     try:
-        syncer._setting(syncer._config(here, shard), shard, here).check_exposure()
+        config = syncer._config(here, shard)
+        syncer._setting(config, shard, here).check_exposure()
+        assert not config.protocol.notice, f"{place}: {command}: {config.protocol.notice}"
     except GruppettoError as refused:
         pytest.fail(f"{place}: {command}: {refused}")
 
