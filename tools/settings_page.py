@@ -28,8 +28,8 @@ Every key of a `RUN.toml`. One order decides: defaults, then a preset (`run.pres
 command line (`--set run.sync_period=8`). An unknown key or an impossible value is refused with its path and the fix.
 `run.toml` in a run directory holds the whole resolved run.
 
-A path begins where the command is given, wherever the file lies (`syncer.state` of a local run: in its run directory);
-`~` is home.
+A path begins where the command is given, wherever the file lies; `~` is home.
+`syncer.state` of a local run lies in its run directory.
 
 This page is written by `python tools/settings_page.py` from the source; a test keeps it true.
 """

@@ -1,4 +1,5 @@
 # A syncer, without torch. From a clone: docker build -f deploy/container/syncer.Dockerfile -t gruppetto-syncer .
+# Off loopback it wants papers: put what `gruppetto certs make` has made for it (ca.pem, syncer.pem, syncer.key) at /certs.
 FROM python:3.12-slim
 COPY pyproject.toml README.md LICENSE constraints.txt /build/
 COPY src /build/src
@@ -12,4 +13,4 @@ VOLUME /state
 EXPOSE 7171
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["gruppetto", "syncer"]
-CMD ["--listen", "0.0.0.0:7171", "--state", "/state"]
+CMD ["--listen", "0.0.0.0:7171", "--state", "/state", "--certs", "/certs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,12 @@ def test_the_checkup_says_what_expires_and_what_others_can_read(certs: str) -> N
     }
     assert "gruppetto certs renew" in found["learner-old.pem"].fix and "chmod 600" in found["learner-a.key"].fix
     assert [finding.level for finding in look_at_papers(directory / "none", now=now)] == ["wrong"]
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "export", "status", "dashboard"])
+def test_help_promises_a_viewer_no_more_than_the_syncer_grants(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    said = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert "operator's" in said
+    assert ("operator's or viewer's own" in said) is (verb in ("status", "dashboard"))

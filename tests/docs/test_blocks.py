@@ -2,7 +2,8 @@
 
 A comment above each says how it is run::
 
-    <!-- run: parse -->              each command is understood by the real command line; nothing is started
+    <!-- run: parse -->              each command is understood by the real command line, and a syncer would
+                                    listen where it says; nothing is started
     <!-- run: sh -->                 each command runs to its end, in a directory that the blocks of a page share
     <!-- run: toml -->               a RUN.toml that loads (toml as NAME: and lies there for the commands that follow)
     <!-- run: yaml -->               a configuration for Prometheus
@@ -18,15 +19,18 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from gruppetto.cli import flags
+from gruppetto.cli import flags, syncer
 from gruppetto.cli.__main__ import VERBS, main
 from gruppetto.config.load import load_run
+from gruppetto.errors import GruppettoError
+from gruppetto.numerics.deal import ONE, Shard
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]) if "```" in path.read_text()]
@@ -38,6 +42,10 @@ NO_CODE = {"text", "{toctree}", "{eval-rst}", "{include}"}
 
 class Understood(Exception):
     """The real command line has taken all arguments of a verb; it goes no further here."""
+
+    def __init__(self, flags: Any) -> None:
+        super().__init__()
+        self.flags = flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +127,15 @@ def understand(command: str, place: str, monkeypatch: pytest.MonkeyPatch) -> Non
             module = importlib.import_module(f"gruppetto.cli.{verb}")
 
             def read(*given: object) -> None:
-                flags.read_flags(*given)  # type: ignore[arg-type]
-                raise Understood
+                raise Understood(flags.read_flags(*given))  # type: ignore[arg-type]
 
             with monkeypatch.context() as patched:
                 patched.setattr(module, "read_flags", read)
                 try:
                     module.main(arguments)
-                except Understood:
+                except Understood as understood:
+                    if verb == "syncer":
+                        would_serve(understood.flags, place, command)
                     return
                 except Exception as wrong:
                     pytest.fail(f"{place}: {command}: {wrong}")
@@ -139,6 +148,23 @@ def understand(command: str, place: str, monkeypatch: pytest.MonkeyPatch) -> Non
             assert all(re.search(rf"^{extra} = \[", known, re.M) for extra in extras), f"{place}: {command}"
         case _:
             pytest.fail(f"{place}: nobody can tell whether {words[0]} would understand this; use run: sh or not run")
+
+
+def would_serve(given: Any, place: str, command: str) -> None:
+    """A syncer would listen where this says, with the papers that it names, and not warn of its settings.
+
+    Its files are not looked for: the reader's RUN.toml and state are not here, so the flags alone have to say enough.
+    """
+    token_file = "a-token"
+    Path(token_file).write_text("a token\n")
+    here = replace(given, run=(), state=None, token_file=token_file if given.token_file else None)
+    shard = ONE if given.shard is None else Shard.parse(given.shard)
+    try:
+        config = syncer._config(here, shard)
+        syncer._setting(config, shard, here).check_exposure()
+        assert not config.protocol.notice, f"{place}: {command}: {config.protocol.notice}"
+    except GruppettoError as refused:
+        pytest.fail(f"{place}: {command}: {refused}")
 
 
 def carry_out(command: str, place: str, capfd: pytest.CaptureFixture[str]) -> None:

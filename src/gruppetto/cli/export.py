@@ -37,7 +37,7 @@ class Flags:
     token_file: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
     """A file whose first line is the syncer's token. For a run directory of yours none is needed."""
     certs: Annotated[str | None, tyro.conf.arg(metavar="DIR")] = None
-    """A directory of gruppetto certs: the authority that made the syncer's, and an operator's or viewer's own."""
+    """A directory of gruppetto certs: the authority that made the syncer's, and an operator's own (no viewer's)."""
     cache: Annotated[str, tyro.conf.arg(metavar="DIR")] = "~/.cache/gruppetto"
     """Where tokenizers are kept that were learned from text."""
     json: bool = False
