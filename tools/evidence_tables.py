@@ -83,20 +83,25 @@ class Whole:
         arm = self._arms.get(name)
         if arm is None or not (losses := self._findings.values(arm, LOSS)):
             return ""
+        if pairs := self._pairs(arm):
+            above = _percent(*spread([share for share, _ in pairs]), 2)
+            paired, _ = spread([loss for _, loss in pairs])  # of the same seeds as the difference beside it
+            return f"**{above}**, {paired:.3f} ({len(pairs)})"
         mean, half = spread(losses)
-        shares = self._shares(arm)
-        if shares:
-            above = _percent(*spread(shares), 2)
-            return f"**{above}**, {mean:.3f} ({len(shares)})"
         return f"{mean:.3f}{'' if half is None else f' ± {half:.3f}'} ({len(losses)})"
 
-    def _shares(self, arm: Arm) -> list[float]:
+    def _pairs(self, arm: Arm) -> list[tuple[float, float]]:
+        """(how much above the arm beside it, loss), of every seed that both have."""
         if not arm.beside:
             return []
-        rival = self._arms[arm.beside]
-        both = [seed for seed in self._findings.seeds(arm) if rival.under(seed) in self._store]
-        found = [read(self._beside, self._store[arm.under(s)], self._store[rival.under(s)]) for s in both]
-        return [share for share in found if share is not None]
+        rival, found = self._arms[arm.beside], list[tuple[float, float]]()
+        for seed in self._findings.seeds(arm):
+            if (other := self._store.get(rival.under(seed))) is not None:
+                mine = self._store[arm.under(seed)]
+                share, loss = read(self._beside, mine, other), read(LOSS.value, mine, other)
+                if share is not None and loss is not None:
+                    found.append((share, loss))
+        return found
 
 
 def _percent(mean: float, half: float | None, digits: int) -> str:
