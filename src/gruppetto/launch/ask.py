@@ -18,7 +18,7 @@ import msgspec
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.files import json_in
 from gruppetto.home import at_home
-from gruppetto.launch.unanswered import unanswered
+from gruppetto.launch.unanswered import PapersWanted, unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
 from gruppetto.runtime.clock import MonotonicClock
@@ -85,7 +85,8 @@ def fetch_status(
 ) -> dict[str, Any]:
     """The syncer's own account of itself. ``timeout_s``: of a connection, and of each piece of its answer.
 
-    Raises :class:`AddressError` when something else answers there, :class:`ConnectionLost` when nobody does.
+    Raises :class:`AddressError` when something else answers there, or a syncer that asks for other papers
+    (:class:`~gruppetto.launch.unanswered.PapersWanted`); :class:`ConnectionLost` when nobody does.
     """
     content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES, tls, timeout_s)
     try:
@@ -250,9 +251,11 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> AddressError:
     if error.code == 404:
         return _NotThereError(said or "not found", where=url, fix="check the address")
     if error.code == 401:
-        return AddressError("wants a token", where=url, fix="give --token-file, or --certs")
+        return PapersWanted(
+            "wants a token", where=url, fix="give --token-file FILE, or --certs DIR of an operator or viewer"
+        )
     if said.startswith(STANDBY_WORDS):
         return AddressError(said.removeprefix("this "), where=url, fix="ask that one")
     if error.code == 403:
-        return AddressError(said or "refuses", where=url, fix="ask with the papers of an operator")
+        return PapersWanted(said or "refuses", where=url, fix="ask with the papers of an operator: --certs DIR")
     return AddressError(f"answered {error.code} {said}", where=url, fix="check it")
