@@ -26,6 +26,7 @@ from gruppetto.protocol.messages import Goodbye, Hello, RejectionReason
 from gruppetto.protocol.units import Fragment, LearnerId, Round
 from gruppetto.runtime.authority import Authority
 from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
+from gruppetto.runtime.security.places import any_papers
 from gruppetto.trace.log import TraceWriter
 
 REPORT = {
@@ -307,5 +308,27 @@ def test_a_syncer_that_asks_for_papers_is_not_one_that_does_not_answer(
                 code, said = await ask(directory)
                 assert code == 2 and "the syncer asks for papers: " in said
                 (state / "run.toml").unlink()
+
+    run(body())
+
+
+def test_of_a_syncer_that_was_killed_the_address_is_somebody_elses(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    state = mine / "syncer"
+    state.mkdir(parents=True)
+    (state / "commits").mkdir()
+    (state / "commits" / "e00001-c000000001-t000000000001.commit").touch()
+    authority = Authority(state)
+    authority.claim(0)
+    authority.close()
+    with TraceWriter(mine / "trace.jsonl", {}):
+        pass
+    house = House(tmp_path)
+
+    async def body() -> None:
+        async with serving(house) as site:
+            (state / "endpoint.json").write_text(json.dumps({"url": site.url, "pid": 1}))
+            tls = any_papers(house.certs).tls
+            assert (await asyncio.to_thread(status_of_directory, mine, tls=tls))["phase"] == "stopped"
 
     run(body())

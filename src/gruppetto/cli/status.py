@@ -129,11 +129,13 @@ def status_of_directory(
     """
     processes = _read(directory / PROCESSES, _Processes)
     learners: dict[str, Any] = processes.get("learners", {})
-    endpoint = find_endpoint(directory)
+    endpoint = find_endpoint(directory, living=True)
     try:
+        beside = [each.url for each in find_endpoints_beside(directory)]
+        if endpoint is None and beside and (left := find_endpoint(directory)) is not None:
+            endpoint = left  # the first shard was killed, others serve on
         if endpoint is None:
             raise ConnectionLost("the syncer does not run")
-        beside = [each.url for each in find_endpoints_beside(directory)]
         status = fetch_status_of_all(endpoint.url, token=token, tls=tls, beside=beside)
     except PapersWanted as refused:
         where = f"{directory} ({refused.where})"

@@ -21,6 +21,7 @@ from gruppetto.home import at_home
 from gruppetto.launch.unanswered import PapersWanted, unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
+from gruppetto.runtime.authority import EPOCHS, has_ended
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.security.exposed import tell_exposure
 
@@ -62,21 +63,26 @@ class GlobalModel:
     content: bytes
 
 
-def find_endpoint(directory: Path) -> Endpoint | None:
-    """What a syncer wrote into its state directory, or into ``syncer/`` of a run directory; None if it has not yet."""
-    for place in (directory / ENDPOINT_FILE, directory / "syncer" / ENDPOINT_FILE):
+def find_endpoint(directory: Path, *, living: bool = False) -> Endpoint | None:
+    """What a syncer wrote into its state directory, or into ``syncer/`` of a run directory; None if it has not yet.
+
+    One that was killed has left its address, at which somebody else may listen by now: another run's syncer.
+    ``living``: None of one that is known to be gone.
+    """
+    for state in (directory, directory / "syncer"):
         try:
-            said = json_in(place)
-            return Endpoint(url=str(said["url"]), pid=int(said["pid"]), control=str(said.get("control", "")))
+            said = json_in(state / ENDPOINT_FILE)
+            found = Endpoint(url=str(said["url"]), pid=int(said["pid"]), control=str(said.get("control", "")))
         except (OSError, ValueError, KeyError, TypeError):
             continue
+        return None if living and (state / EPOCHS).is_dir() and has_ended(state) else found
     return None
 
 
 def find_endpoints_beside(directory: Path) -> list[Endpoint]:
-    """Of the other shards of a local run: in a run directory, or beside the first one's state."""
+    """Of the other shards of a local run that may be there: in a run directory, or beside the first one's state."""
     state = directory if (directory / ENDPOINT_FILE).exists() else directory / "syncer"
-    found = (find_endpoint(place) for place in sorted(state.parent.glob(f"{state.name}-*[0-9]")))
+    found = (find_endpoint(place, living=True) for place in sorted(state.parent.glob(f"{state.name}-*[0-9]")))
     return [endpoint for endpoint in found if endpoint is not None]
 
 
