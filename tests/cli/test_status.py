@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.security.attacks.site_of_a_run import House, run, serving
 
 from gruppetto.cli.__main__ import main
 from gruppetto.cli.status import _text, status_of_directory
@@ -24,6 +26,7 @@ from gruppetto.protocol.messages import Goodbye, Hello, RejectionReason
 from gruppetto.protocol.units import Fragment, LearnerId, Round
 from gruppetto.runtime.authority import Authority
 from gruppetto.runtime.health import Observer, status_before_the_first_learner, status_of
+from gruppetto.runtime.security.places import any_papers
 from gruppetto.trace.log import TraceWriter
 
 REPORT = {
@@ -269,3 +272,63 @@ def test_of_a_syncer_that_was_started_by_hand_it_is_said_how_to_go_on_or_that_it
     assert status["phase"] == phase
     again = f"gruppetto syncer --state {state} --trace {tmp_path / 'trace.jsonl'}"
     assert status["waiting_for"].endswith(again if phase == "stopped" else "the run is finished")
+
+
+def test_a_syncer_that_asks_for_papers_is_not_one_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house, elsewhere = House(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "ca.pem").write_bytes((house.certs / "ca.pem").read_bytes())
+    (elsewhere / "token").write_text("another-run's\n")
+    (elsewhere / "token").chmod(0o600)
+    state = tmp_path / "syncer"
+    token = ("--certs", str(elsewhere), "--token-file", str(elsewhere / "token"))
+
+    async def ask(*arguments: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(main, ["status", *arguments])
+        said = capsys.readouterr()
+        assert "starting" not in said.out and said.err.count("\n") == (code != 0)
+        return code, said.out + said.err
+
+    async def body() -> None:
+        async with serving(house):
+            for directory in map(str, (tmp_path, state)):
+                code, said = await ask(directory)
+                assert code == 2 and "the syncer asks for papers: its certificate cannot be trusted" in said
+                assert "give --certs DIR of an operator or viewer" in said
+                code, said = await ask(directory, *token)
+                assert code == 2 and "the syncer asks for papers: wants a token; give --token-file FILE, or" in said
+                code, said = await ask(directory, "--certs", str(house.certs))
+                assert code == 0 and said.startswith("run ")
+                (state / "run.toml").write_text(f"[syncer]\ncerts = {str(house.certs)!r}\n")
+                code, said = await ask(directory)
+                assert code == 0 and said.startswith("run ")
+                (state / "run.toml").write_text(f"[syncer]\ncerts = {str(elsewhere)!r}\n")  # without an operator's
+                code, said = await ask(directory)
+                assert code == 2 and "the syncer asks for papers: " in said
+                (state / "run.toml").unlink()
+
+    run(body())
+
+
+def test_of_a_syncer_that_was_killed_the_address_is_somebody_elses(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    state = mine / "syncer"
+    state.mkdir(parents=True)
+    (state / "commits").mkdir()
+    (state / "commits" / "e00001-c000000001-t000000000001.commit").touch()
+    authority = Authority(state)
+    authority.claim(0)
+    authority.close()
+    with TraceWriter(mine / "trace.jsonl", {}):
+        pass
+    house = House(tmp_path)
+
+    async def body() -> None:
+        async with serving(house) as site:
+            (state / "endpoint.json").write_text(json.dumps({"url": site.url, "pid": 1}))
+            tls = any_papers(house.certs).tls
+            assert (await asyncio.to_thread(status_of_directory, mine, tls=tls))["phase"] == "stopped"
+
+    run(body())

@@ -22,6 +22,7 @@ from gruppetto.launch.ask import AlarmSeen, find_endpoint, find_endpoints_beside
 from gruppetto.launch.ask_shards import fetch_status_of_all, shard_lines
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.launch.place import is_held
+from gruppetto.launch.unanswered import PapersWanted
 from gruppetto.protocol.admission import ADVICE
 from gruppetto.report.alarms import alarm_lines
 from gruppetto.report.rundir import PROCESSES, TRACE
@@ -29,6 +30,7 @@ from gruppetto.report.simulated import of_what_world, step_of
 from gruppetto.report.story import as_duration
 from gruppetto.runtime.authority import is_lived_in
 from gruppetto.runtime.health import UNKNOWN_LEARNER
+from gruppetto.runtime.security.places import Papers
 from gruppetto.runtime.store import holds_commits
 from gruppetto.trace.log import Header, Record, is_trace, read_trace
 
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _ask(target: str, flags: Flags) -> dict[str, Any]:
     if Path(target).is_dir():
-        papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
+        papers = _papers_for(Path(target), flags)
         return status_of_directory(Path(target), token=papers.token, tls=papers.tls)
     refuse_missing(target)
     try:
@@ -86,6 +88,17 @@ def _ask(target: str, flags: Flags) -> dict[str, Any]:
         if isinstance(reason, TimeoutError):
             what, fix = "answers nothing in time", "look at its log and its machine, or give its address"
         raise AddressError(what, where=target, fix=fix) from error
+
+
+def _papers_for(directory: Path, flags: Flags) -> Papers:
+    """What was given; else what the run's settings name, if it is here and may be read: how a run stands that has ended
+    is nobody's secret, and a syncer that runs says itself that it asks for more."""
+    try:
+        return looker_papers_in(directory, flags.certs, flags.token_file)
+    except SettingError:
+        if flags.certs is not None or flags.token_file is not None:
+            raise
+        return Papers()
 
 
 def _watch(target: str, flags: Flags) -> None:
@@ -111,16 +124,22 @@ def status_of_directory(
     """The syncer's account with pid and restarts of each local learner, and who has died; from the report when the run
     has ended, and from the durable state where that is all there is.
 
-    Raises :class:`DataError` for a directory without a run.
+    Raises :class:`DataError` for a directory without a run, :class:`AddressError` where a syncer that runs does not
+    tell without other papers.
     """
     processes = _read(directory / PROCESSES, _Processes)
     learners: dict[str, Any] = processes.get("learners", {})
-    endpoint = find_endpoint(directory)
+    endpoint = find_endpoint(directory, living=True)
     try:
+        beside = [each.url for each in find_endpoints_beside(directory)]
+        if endpoint is None and beside and (left := find_endpoint(directory)) is not None:
+            endpoint = left  # the first shard was killed, others serve on
         if endpoint is None:
             raise ConnectionLost("the syncer does not run")
-        beside = [each.url for each in find_endpoints_beside(directory)]
         status = fetch_status_of_all(endpoint.url, token=token, tls=tls, beside=beside)
+    except PapersWanted as refused:
+        where = f"{directory} ({refused.where})"
+        raise AddressError(f"the syncer asks for papers: {refused.what}", where=where, fix=refused.fix) from refused
     except GruppettoError:
         report, held = _read(directory / "report.json", _Report), is_held(directory)
         if not processes and not report and not held and not is_trace(directory / "trace.jsonl"):

@@ -18,9 +18,10 @@ import msgspec
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.files import json_in
 from gruppetto.home import at_home
-from gruppetto.launch.unanswered import unanswered
+from gruppetto.launch.unanswered import PapersWanted, unanswered
 from gruppetto.runtime.address import SyncerAddress
 from gruppetto.runtime.antechamber import STANDBY_WORDS
+from gruppetto.runtime.authority import EPOCHS, has_ended
 from gruppetto.runtime.clock import MonotonicClock
 from gruppetto.runtime.security.exposed import tell_exposure
 
@@ -62,21 +63,26 @@ class GlobalModel:
     content: bytes
 
 
-def find_endpoint(directory: Path) -> Endpoint | None:
-    """What a syncer wrote into its state directory, or into ``syncer/`` of a run directory; None if it has not yet."""
-    for place in (directory / ENDPOINT_FILE, directory / "syncer" / ENDPOINT_FILE):
+def find_endpoint(directory: Path, *, living: bool = False) -> Endpoint | None:
+    """What a syncer wrote into its state directory, or into ``syncer/`` of a run directory; None if it has not yet.
+
+    One that was killed has left its address, at which somebody else may listen by now: another run's syncer.
+    ``living``: None of one that is known to be gone.
+    """
+    for state in (directory, directory / "syncer"):
         try:
-            said = json_in(place)
-            return Endpoint(url=str(said["url"]), pid=int(said["pid"]), control=str(said.get("control", "")))
+            said = json_in(state / ENDPOINT_FILE)
+            found = Endpoint(url=str(said["url"]), pid=int(said["pid"]), control=str(said.get("control", "")))
         except (OSError, ValueError, KeyError, TypeError):
             continue
+        return None if living and (state / EPOCHS).is_dir() and has_ended(state) else found
     return None
 
 
 def find_endpoints_beside(directory: Path) -> list[Endpoint]:
-    """Of the other shards of a local run: in a run directory, or beside the first one's state."""
+    """Of the other shards of a local run that may be there: in a run directory, or beside the first one's state."""
     state = directory if (directory / ENDPOINT_FILE).exists() else directory / "syncer"
-    found = (find_endpoint(place) for place in sorted(state.parent.glob(f"{state.name}-*[0-9]")))
+    found = (find_endpoint(place, living=True) for place in sorted(state.parent.glob(f"{state.name}-*[0-9]")))
     return [endpoint for endpoint in found if endpoint is not None]
 
 
@@ -85,7 +91,8 @@ def fetch_status(
 ) -> dict[str, Any]:
     """The syncer's own account of itself. ``timeout_s``: of a connection, and of each piece of its answer.
 
-    Raises :class:`AddressError` when something else answers there, :class:`ConnectionLost` when nobody does.
+    Raises :class:`AddressError` when something else answers there, or a syncer that asks for other papers
+    (:class:`~gruppetto.launch.unanswered.PapersWanted`); :class:`ConnectionLost` when nobody does.
     """
     content, _ = _get(url, "/v1/status", token, MAX_STATUS_BYTES, tls, timeout_s)
     try:
@@ -250,9 +257,11 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> AddressError:
     if error.code == 404:
         return _NotThereError(said or "not found", where=url, fix="check the address")
     if error.code == 401:
-        return AddressError("wants a token", where=url, fix="give --token-file, or --certs")
+        return PapersWanted(
+            "wants a token", where=url, fix="give --token-file FILE, or --certs DIR of an operator or viewer"
+        )
     if said.startswith(STANDBY_WORDS):
         return AddressError(said.removeprefix("this "), where=url, fix="ask that one")
     if error.code == 403:
-        return AddressError(said or "refuses", where=url, fix="ask with the papers of an operator")
+        return PapersWanted(said or "refuses", where=url, fix="ask with the papers of an operator: --certs DIR")
     return AddressError(f"answered {error.code} {said}", where=url, fix="check it")

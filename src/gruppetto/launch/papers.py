@@ -36,9 +36,10 @@ def looker_papers(certs: str | None, token_file: str | None) -> Papers:
 
 
 def looker_papers_in(directory: Path, certs: str | None, token_file: str | None) -> Papers:
-    """The same for a run directory of this machine, whose settings say where its papers lie."""
-    if certs is None and token_file is None:
-        with suppress(OSError, ValueError, AttributeError, RecursionError):  # others judge what its settings are
-            place = tomllib.loads(content_of(directory / RUN).decode()).get("syncer", {})
-            certs, token_file = place.get("certs"), place.get("token_file")
+    """The same for a run directory of this machine, or a state directory: its settings say where its papers lie."""
+    for settings in (directory / RUN, directory / "syncer" / RUN):
+        if certs is None and token_file is None:
+            with suppress(OSError, ValueError, AttributeError, RecursionError):  # others judge what its settings are
+                place = tomllib.loads(content_of(settings).decode()).get("syncer", {})
+                certs, token_file = place.get("certs"), place.get("token_file")
     return looker_papers(certs, token_file)
