@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tests.runtime.security.attacks.site_of_a_run import House, run, serving
 
+from gruppetto.cli import checkpoint
 from gruppetto.cli.__main__ import main
 from gruppetto.cli.status import _text, status_of_directory
 from gruppetto.cli.status_of_the_dead import status_of_report
-from gruppetto.errors import ConnectionLost, DataError
+from gruppetto.errors import ConnectionLost, DataError, StateError
 from gruppetto.launch.deaths import note_death
 from gruppetto.launch.place import held_directory
 from gruppetto.protocol import ProtocolSetting, SyncerCore
@@ -330,5 +331,7 @@ def test_of_a_syncer_that_was_killed_the_address_is_somebody_elses(tmp_path: Pat
             (state / "endpoint.json").write_text(json.dumps({"url": site.url, "pid": 1}))
             tls = any_papers(house.certs).tls
             assert (await asyncio.to_thread(status_of_directory, mine, tls=tls))["phase"] == "stopped"
+            with pytest.raises(StateError, match="no run goes on in it"):  # and it is sent no secret
+                await asyncio.to_thread(checkpoint.main, [str(mine)])
 
     run(body())

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     if Path(target).is_dir():
         papers = looker_papers_in(Path(target), flags.certs, flags.token_file)
         secret = papers.token
-        endpoint = find_endpoint(Path(target))
+        endpoint = find_endpoint(Path(target), living=True)  # a secret is for nobody who has taken its port
         if endpoint is None:
             raise StateError("no run goes on in it", where=target, fix="name the directory or the address of one")
         url, secret = endpoint.url, secret or endpoint.control or None
