@@ -72,4 +72,5 @@ def test_sites_that_are_far_away_are_cut_off_and_find_a_syncer_that_has_moved(tm
     assert list(found.rounds) == list(range(min(found.rounds), max(found.rounds) + 1))
     assert found.balanced and found.recorded_tokens == found.tokens and found.tokens["lost"] == 0
     assert found.replay is not None and found.replay.identical
-    assert set(found.rejected) <= {"late", "stale-base", "no-work", "duplicate"}
+    # What a silent one had on its way when it was given up may arrive before its next hello.
+    assert set(found.rejected) <= {"late", "stale-base", "no-work", "duplicate", "unknown-learner"}
