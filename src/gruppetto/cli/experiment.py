@@ -19,7 +19,7 @@ from gruppetto.experiments.experiment import Experiment, Scale
 from gruppetto.experiments.findings import Findings
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.runner import make_rides
-from gruppetto.experiments.sharing import work_of
+from gruppetto.experiments.sharing import Asked, work_of
 from gruppetto.experiments.store import Store
 from gruppetto.experiments.telling import kept_for, table, write
 from gruppetto.experiments.texts import several, texts
@@ -83,23 +83,25 @@ def main(arguments: Sequence[str]) -> int:
         if not experiments:
             fix = "use a part of one, such as 'decoupled'"
             raise SettingError(f"{scale.only!r} is in the name of no arm", where="--only", fix=fix)
+    stores = {each.name: Store(flags.out / f"{each.name}.jsonl") for each in experiments}
     if flags.show:
-        experiments = _with_results(experiments, scale, flags)
+        experiments = _with_results(experiments, stores, scale, flags)
     elif scale.data:
         for experiment in experiments:
             experiment.chosen(scale)
         corpus = open_corpus(scale.data, flags.cache)  # what is wrong with it is said here, and it is unpacked once
         for experiment in experiments:
-            _refuse_others(experiment, scale, flags, corpus.manifest.sha256)
-    stores = {experiment.name: _opened(experiment, flags) for experiment in experiments}
+            _refuse_others(experiment, scale, stores[experiment.name], corpus.manifest.sha256)
+    for experiment in experiments:
+        _say_left_out(experiment.name, stores[experiment.name])
     failed = None
     if not flags.show:
         try:
             _make(name, experiments, stores, scale, flags)
         except RunFailed as error:
             failed = error  # what is there is told all the same
-    there = [each for each in experiments if _is_begun(each, scale, stores[each.name])]
-    found = {each.name: _tell(Findings(each, scale, stores[each.name]), flags) for each in there}
+        experiments = _begun(experiments, stores, scale)
+    found = {each.name: _tell(Findings(each, scale, stores[each.name]), flags) for each in experiments}
     if failed is not None:
         raise failed
     if flags.json:
@@ -107,13 +109,16 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _make(name: str, experiments: Sequence[Experiment], stores: dict[str, Store], scale: Scale, flags: Flags) -> None:
+def _make(
+    name: str, experiments: Sequence[Experiment], stores: Mapping[str, Store], scale: Scale, flags: Flags
+) -> None:
     """Seed by seed, so that whenever it ends there is as much of each as there can be. Raises :class:`RunFailed`."""
-    work = [a for each in experiments for a in work_of(each.rides(scale), stores[each.name], alone=each.alone)]
-    work.sort(key=lambda each: each.ride.seed)
+    work = list[Asked]()
     for each in experiments:
         rides, store = each.rides(scale), stores[each.name]
         _say_mixed(each.name, several(texts(rides, store), here=_here(rides, store, flags.cache)))
+        work += work_of(rides, store, alone=each.alone)
+    work.sort(key=lambda asked: asked.ride.seed)
     budget = None if flags.minutes is None else Budget(60 * flags.minutes, MonotonicClock())
     workers = 1 if all(each.alone for each in work) else flags.workers
     make_rides(work, cache=flags.cache, workers=workers, budget=budget, say=partial(_say, name))
@@ -122,19 +127,16 @@ def _make(name: str, experiments: Sequence[Experiment], stores: dict[str, Store]
         _say(name, f"after {flags.minutes:g} min time is up: {told}")
 
 
-def _with_results(experiments: Sequence[Experiment], scale: Scale, flags: Flags) -> list[Experiment]:
+def _with_results(
+    experiments: Sequence[Experiment], stores: Mapping[str, Store], scale: Scale, flags: Flags
+) -> list[Experiment]:
     """Those of which there is something to show. Raises :class:`DataError` if that is none."""
-    found, others = [], 0
-    for experiment in experiments:
-        store = Store(_kept(experiment, flags))
-        others += len(store)
-        if _is_begun(experiment, scale, store):
-            found.append(experiment)
+    found = _begun(experiments, stores, scale)
     if not found:
         what = "this experiment" if len(experiments) == 1 else "any experiment"
         fix = f"leave out --show to make some{'' if flags.quick else ', or look for --quick'}"
         asked = "as asked for"
-        if others and len(experiments) == 1:  # the data depend on what the cache has
+        if len(experiments) == 1 and (others := len(stores[experiments[0].name])):  # the data depend on the cache
             data = sorted({ride.data for ride in experiments[0].rides(scale)})
             asked += f", of {', '.join(data)} ({others} of other data or settings)"
             fix += f", or bring what those are of into --cache {flags.cache}"
@@ -148,9 +150,8 @@ def _corpus(source: str) -> str:
     return "" if source == Ride().data else source
 
 
-def _refuse_others(experiment: Experiment, scale: Scale, flags: Flags, sha256: str) -> None:
+def _refuse_others(experiment: Experiment, scale: Scale, store: Store, sha256: str) -> None:
     """Raises :class:`DataError` where results are of other bytes under the same name, so that none are compared."""
-    store = Store(_kept(experiment, flags))
     known: Mapping[str, int] = texts(experiment.rides(scale), store).get(scale.data, {})
     for other in sorted(known.keys() - {sha256}):
         raise DataError(
@@ -160,20 +161,15 @@ def _refuse_others(experiment: Experiment, scale: Scale, flags: Flags, sha256: s
         )
 
 
-def _is_begun(experiment: Experiment, scale: Scale, store: Store) -> bool:
-    return any(ride in store for ride in experiment.rides(scale))
+def _begun(experiments: Sequence[Experiment], stores: Mapping[str, Store], scale: Scale) -> list[Experiment]:
+    """Those of which there is any result that is asked for."""
+    return [each for each in experiments if any(ride in stores[each.name] for ride in each.rides(scale))]
 
 
-def _kept(experiment: Experiment, flags: Flags) -> Path:
-    return flags.out / f"{experiment.name}.jsonl"
-
-
-def _opened(experiment: Experiment, flags: Flags) -> Store:
-    store = Store(_kept(experiment, flags))
+def _say_left_out(name: str, store: Store) -> None:
     if store.left_out:
         lines = f"lines that are not whole, or of another version: {store.left_out} left out"
-        _say(experiment.name, f"{store.path}: {lines}")
-    return store
+        _say(name, f"{store.path}: {lines}")
 
 
 def _tell(findings: Findings, flags: Flags) -> dict[str, object]:

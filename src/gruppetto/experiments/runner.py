@@ -23,7 +23,7 @@ from gruppetto.errors import RunFailed
 from gruppetto.experiments.budget import Budget
 from gruppetto.experiments.ride import Ride
 from gruppetto.experiments.sharing import Asked, Shared
-from gruppetto.experiments.store import Result, Store
+from gruppetto.experiments.store import Result
 from gruppetto.runtime.clock import MonotonicClock
 
 __all__ = ["Done", "Make", "by_children", "make_rides"]
@@ -65,16 +65,18 @@ def make_rides(
     todo = shared.left()
     if not todo or shared.is_over():
         return
-    for store in stores_of(work):
+    for store in shared.stores:
         store.try_out()
     clock = MonotonicClock()
     began, told = clock.now(), f"{len(work) - todo} of {len(work)} are there already"
+    several = len(shared.stores) > 1
     say(f"{todo} runs to make, {workers} at a time" + (f"; {told}" if todo < len(work) else ""))
     made = _here(shared.take, cache, make) if workers == 1 else by_children(shared.take, cache, min(workers, todo))
     with shared.open(), closing(made):
         for asked, done in made:
+            which = f"{asked.store.path.stem} {asked.ride.told}" if several else asked.ride.told
             if done.result is None:
-                raise RunFailed(f"{_told(asked, work)}: {done.failed}")
+                raise RunFailed(f"{which}: {done.failed}")
             shared.keep(asked, done.result, took_s=done.took_s)
             left = shared.left()
             left_s = (clock.now() - began) / (todo - left) * left
@@ -82,17 +84,7 @@ def make_rides(
                 left_s = min(left_s, budget.left_s)
             loss = done.result.get("loss")
             found = "" if loss is None else f", loss {loss:.3f}"
-            say(f"{todo - left}/{todo}, {_span(left_s)} left: {_told(asked, work)}{found}")
-
-
-def stores_of(work: Sequence[Asked]) -> list[Store]:
-    """Each once."""
-    return list(dict.fromkeys(asked.store for asked in work))
-
-
-def _told(asked: Asked, work: Sequence[Asked]) -> str:
-    """Which of them, in words: where there are several experiments, of which one too."""
-    return asked.ride.told if len(stores_of(work)) == 1 else f"{asked.store.path.stem} {asked.ride.told}"
+            say(f"{todo - left}/{todo}, {_span(left_s)} left: {which}{found}")
 
 
 def _here(take: Take, cache: Path, make: Make | None) -> Generator[tuple[Asked, Done]]:

@@ -8,7 +8,7 @@ the whole table. Whoever dies leaves its rides to the others.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,11 @@ class Shared:
                     self._closed = True
                     self._changed.notify_all()
 
+    @property
+    def stores(self) -> Collection[Store]:
+        """Each once."""
+        return self._claims.keys()
+
     def left(self) -> int:
         """How many have no result yet, as far as we know."""
         return sum(not each.is_made for each in self._work)
@@ -105,7 +110,7 @@ class Shared:
         """The next one to make; waits while others make all that is left. None: nothing is left to us."""
         with self._changed:
             while not self._closed:
-                for store in self._claims:
+                for store in self.stores:
                     store.look()
                 open_ones = self._open()
                 if not open_ones:
