@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,6 @@ from gruppetto.chaos.real.seeds import as_table, spread
 from gruppetto.cli.chaos_run import disturb
 from gruppetto.cli.flags import exactly_one, overrides_of, positional, print_json, read_flags
 from gruppetto.cli.train import check_data, needed_by
-from gruppetto.config.load import read_toml
 from gruppetto.errors import DataError, SettingError, Stopped
 from gruppetto.home import at_home
 from gruppetto.launch.place import SEEDS, holds_run, run_directory
@@ -62,11 +62,11 @@ def main(arguments: Sequence[str]) -> int:
     flags = read_flags(Flags, arguments, "chaos")
     file, overrides = Path(exactly_one(flags.plan, "PLAN.toml", "chaos")), overrides_of(flags.set, {})
     seeds = _seeds(flags)
-    read_toml(file, what="PLAN.toml or a RUN.toml", if_empty=IF_EMPTY)
+    read = partial(read_live_plan, file, overrides=overrides, if_empty=IF_EMPTY)
     if seeds:
-        plans = {seed: _possible(read_live_plan(file, overrides=overrides, seed=seed)) for seed in seeds}
+        plans = {seed: _possible(read(seed=seed)) for seed in seeds}
     else:
-        plan = _possible(read_live_plan(file, overrides=overrides))
+        plan = _possible(read())
         plans = {plan.chaos.seed: plan}
     if flags.dry:
         _say(file, plans, json=flags.json, several=bool(seeds))

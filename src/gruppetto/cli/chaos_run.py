@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gruppetto.chaos.real.check import Verdict
 from gruppetto.chaos.real.conductor import Conductor
@@ -104,8 +105,11 @@ def _conclude(plan: LivePlan, directory: Path, calm: Sequence[Path]) -> Verdict:
 
 def _last_loss(directory: Path) -> float | None:
     try:
-        loss = json_in(directory / "report.json")["eval"]["loss"]
-        return None if loss is None else float(loss)
+        return _loss_in(json_in(directory / "report.json"))
     except (OSError, ValueError, LookupError, TypeError):  # not made yet, or damaged
-        loss = write_report(directory).figures["eval"]["loss"]
+        return _loss_in(write_report(directory).figures)
+
+
+def _loss_in(figures: Mapping[str, Any]) -> float | None:
+    loss = figures["eval"]["loss"]
     return None if loss is None else float(loss)

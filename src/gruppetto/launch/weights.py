@@ -17,7 +17,6 @@ from gruppetto.launch.ask import find_endpoint
 from gruppetto.launch.ask_shards import fetch_whole_model
 from gruppetto.launch.papers import looker_papers, looker_papers_in
 from gruppetto.report.rundir import RUN
-from gruppetto.runtime.authority import has_ended
 from gruppetto.runtime.saved_model import load_model
 from gruppetto.runtime.security.places import Papers
 from gruppetto.runtime.store import holds_commits
@@ -50,8 +49,7 @@ def find_weights(source: str, *, certs: str | None = None, token_file: str | Non
         return _of_syncer(source, looker_papers(certs, token_file), None)
     config = _config_in(directory)
     state = _state_in(directory, config)
-    # One that was killed has left its address, at which somebody else may listen by now: another run's syncer.
-    if (endpoint := find_endpoint(state)) is not None and not (holds_commits(state) and has_ended(state)):
+    if (endpoint := find_endpoint(state, living=True)) is not None:
         return _of_syncer(endpoint.url, looker_papers_in(directory, certs, token_file), config)
     round, tensors = load_model(state)
     return FoundWeights(round=round, tensors=tensors, config=config)

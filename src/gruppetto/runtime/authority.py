@@ -229,22 +229,21 @@ class Authority:
 
 def is_lived_in(path: Path) -> bool:
     """Whether a life goes on in a state directory, listening or not. What cannot be looked at is nobody's."""
-    authority = Authority(path)
-    try:
-        return not authority.take_lock()
-    except OSError:
-        return False
-    finally:
-        authority.close()
+    return _is_free(path) is False
 
 
 def has_ended(path: Path) -> bool:
     """Whether nobody lives in a state directory any more. Of what cannot be looked at, that is not said."""
+    return _is_free(path) is True
+
+
+def _is_free(path: Path) -> bool | None:
+    """Whether its lock can be had; None where it cannot be looked at."""
     authority = Authority(path)
     try:
         return authority.take_lock()
     except OSError:
-        return False
+        return None
     finally:
         authority.close()
 

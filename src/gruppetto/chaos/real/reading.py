@@ -28,7 +28,12 @@ MAX_DRAWN = 10_000
 
 
 def read_live_plan(
-    file: Path, *, overrides: Mapping[str, object] | None = None, preset: str | None = None, seed: int | None = None
+    file: Path,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    preset: str | None = None,
+    seed: int | None = None,
+    if_empty: str = "",
 ) -> LivePlan:
     """The plan in a file. ``overrides`` are settings of the run, ``TABLE.KEY``, over those of the file, and these are
     over those of ``preset``. What only virtual training reads is passed over.
@@ -36,9 +41,11 @@ def read_live_plan(
     ``seed`` takes the place of all of the file's: of what is drawn, of the first weights and the order of the data,
     and of the runs without faults, if the file wants any; then it is one, of that seed.
 
+    ``if_empty``: what to write into a file that says nothing, as :func:`read_toml` has it.
+
     Raises :class:`SettingError` with the file, the key and the fix.
     """
-    content = read_toml(file, what="PLAN.toml or a RUN.toml")
+    content = read_toml(file, what="PLAN.toml or a RUN.toml", if_empty=if_empty)
     run = {name: value for name, value in content.items() if name not in (*TABLES, *VIRTUAL_TABLES)}
     try:
         check_tables(content, (*TABLES, *VIRTUAL_TABLES, *RUN_TABLES, *LISTS), where=str(file))
