@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import itertools
 import json
 import logging
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.served import Quiet, served
 from torch import nn
 
 import gruppetto
@@ -452,19 +452,14 @@ def test_nobody_there(toy: Make) -> None:
 
 
 def test_somebody_else_there(toy: Make) -> None:
-    class Nothing(http.server.BaseHTTPRequestHandler):
+    class Nothing(Quiet):
         def do_GET(self) -> None:
             self.send_error(404)
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Nothing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        misled = Attached(f"http://127.0.0.1:{server.server_port}", toy()).learner
+    with served(Nothing) as address:
+        misled = Attached(address, toy()).learner
         with pytest.raises(AddressError, match="no syncer answers there"), misled:
             pass
-        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.served import Quiet, served
 
 from gruppetto.cli.__main__ import main
 from gruppetto.launch.checkup import Finding, _disk, _port, _processor, _syncer
@@ -23,7 +22,7 @@ STATUS = b'{"round": 7, "phase": "grace", "waiting_for": "answers", "learners": 
 YESTERDAY = "Mon, 01 Jan 2024 00:00:00 GMT"
 
 
-class Syncer(BaseHTTPRequestHandler):
+class Syncer(Quiet):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -36,16 +35,11 @@ class Syncer(BaseHTTPRequestHandler):
     def date_time_string(self, timestamp: float | None = None) -> str:
         return YESTERDAY
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Syncer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(Syncer) as address:
+        yield address
 
 
 def test_a_checkup_with_everything_measured(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:

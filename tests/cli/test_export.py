@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.served import Quiet, served
 
 from gruppetto.cli.__main__ import main
 
@@ -44,7 +43,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-class Strange(BaseHTTPRequestHandler):
+class Strange(Quiet):
     """Answers like a syncer, but for its weights."""
 
     def do_GET(self) -> None:
@@ -56,16 +55,11 @@ class Strange(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 @pytest.fixture
 def strange() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Strange) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(Strange) as address:
+        yield address
 
 
 def test_what_is_no_weights_is_not_passed_on(strange: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.served import Quiet, served
 
 from gruppetto.errors import AddressError, ConnectionLost, SettingError
 from gruppetto.launch import ask
@@ -19,7 +18,7 @@ from gruppetto.protocol.settings import ProtocolSetting
 from gruppetto.runtime.health import Observer, status_before_the_first_learner
 
 
-class Answers(BaseHTTPRequestHandler):
+class Answers(Quiet):
     replies: ClassVar[dict[str, tuple[int, bytes, dict[str, str]]]] = {}
     heard: ClassVar[list[str]] = []
 
@@ -32,17 +31,12 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 @pytest.fixture
 def url() -> Iterator[str]:
     Answers.replies, Answers.heard = {}, []
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with served(Answers) as address:
+        yield address
 
 
 def test_status_and_model_of_a_syncer(url: str) -> None:

@@ -7,11 +7,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.served import Quiet, served
 
 from gruppetto.errors import ConnectionLost
 from gruppetto.launch import ask_shards
@@ -81,7 +81,7 @@ class Shards:
     def _answering(self, number: str) -> Iterator[str]:
         shards = self
 
-        class Answers(BaseHTTPRequestHandler):
+        class Answers(Quiet):
             def do_GET(self) -> None:
                 if number != "1":
                     shards._together.wait(30)
@@ -89,13 +89,8 @@ class Shards:
                 self.end_headers()
                 self.wfile.write(json.dumps(shards.says(number)).encode())
 
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            yield f"http://127.0.0.1:{server.server_port}"
-            server.shutdown()
+        with served(Answers) as address:
+            yield address
 
 
 def test_all_shards_are_asked_at_the_same_time(silent: Callable[..., None]) -> None:

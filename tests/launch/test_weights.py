@@ -9,36 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.ports import HeldPort
+from tests.published import IDENTITY, THETA, publish
 
 from gruppetto.config import load_run
 from gruppetto.config.write import write_run
 from gruppetto.errors import ConnectionLost
 from gruppetto.launch.weights import find_weights
-from gruppetto.numerics import Layout, TensorSpec
-from gruppetto.protocol.ledger import Ledger
-from gruppetto.protocol.state import SyncerState
-from gruppetto.protocol.units import Fragment, Round, Version
-from gruppetto.runtime.store import Identity, Store
-
-LAYOUT = Layout(tensors=(TensorSpec(name="w", shape=(2, 3), dtype="float32"),))
-THETA = np.arange(6, dtype=np.float32)
+from gruppetto.runtime.store import Store
 
 
 def leave(state: Path, url: str) -> Store:
     """A syncer that has published round 7, and said where it listens; closed, it is gone as one that was killed."""
     state.mkdir(parents=True)
-    store = Store(state, identity=Identity(fragments_asked=1, fragmenter="balanced", merge=(), optimizer="nesterov"))
-    there = SyncerState(
-        run_id=store.run_id,
-        layout_hash=LAYOUT.layout_hash,
-        epoch=store.claim_epoch(),
-        round=Round(7),
-        versions=(Version(7),),
-        members=(),
-        cursors=(),
-        ledger=Ledger(num_fragments=1),
-    )
-    store.commit(there, {Fragment(0): (THETA, (THETA,))}, LAYOUT)
+    store = Store(state, identity=IDENTITY)
+    publish(store)
     (state / "endpoint.json").write_text(json.dumps({"url": url, "pid": 1}), encoding="utf-8")
     return store
 

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.published import IDENTITY, THETA, publish
 
 from gruppetto.errors import StateError
-from gruppetto.numerics import Layout, TensorSpec
-from gruppetto.protocol.ledger import Ledger
-from gruppetto.protocol.state import SyncerState
-from gruppetto.protocol.units import Fragment, Round, Version
 from gruppetto.runtime.saved_model import load_model
-from gruppetto.runtime.store import Identity, Store
-
-LAYOUT = Layout(tensors=(TensorSpec(name="w", shape=(2, 3), dtype="float32"),))
-THETA = np.arange(6, dtype=np.float32)
+from gruppetto.runtime.store import Store
 
 
 def saved(state: Path, shard: str) -> Path:
     """One fragment, published in round 7."""
-    identity = Identity(fragments_asked=1, fragmenter="balanced", merge=(), optimizer="nesterov", shard=shard)
-    with Store(state, identity=identity, run_id="tour") as store:
-        there = SyncerState(
-            run_id="tour",
-            layout_hash=LAYOUT.layout_hash,
-            epoch=store.claim_epoch(),
-            round=Round(7),
-            versions=(Version(7),),
-            members=(),
-            cursors=(),
-            ledger=Ledger(num_fragments=1),
-        )
-        store.commit(there, {Fragment(0): (THETA, (THETA,))}, LAYOUT)
+    with Store(state, identity=replace(IDENTITY, shard=shard), run_id="tour") as store:
+        publish(store)
     return state
 
 
